@@ -1,0 +1,86 @@
+"""Files and directories that are whole or absent.
+
+A writer works beside the target, under a name that starts with a dot, and renames when it is done. A process killed half-way leaves
+the old target as it was, and at most a dotted leftover that the next write to the same target removes.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from brim.core.errors import OptionError
+
+
+@contextmanager
+def atomic_file(target: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A binary file that appears at `target` when the block ends without an error, flushed to disk."""
+    target = Path(target)
+    if target.is_dir():
+        raise OptionError(f"cannot write {target}: it is a directory")
+    beside = _beside(target)
+    _clean(beside)
+    try:
+        with _open(beside, target) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        _clean(beside)
+        raise
+
+
+@contextmanager
+def atomic_directory(target: str | os.PathLike[str], *, replaces: Callable[[Path], bool]) -> Iterator[Path]:
+    """A directory that appears at `target` when the block ends without an error.
+
+    An existing target is replaced as a whole, but only if it is empty or `replaces(target)` says that it is one of ours: a mistyped
+    path never costs anyone their files.
+    """
+    target = Path(target)
+    if target.exists() and not target.is_dir():
+        raise OptionError(f"cannot write {target}: a file is in the way")
+    if target.exists() and any(target.iterdir()) and not replaces(target):
+        raise OptionError(f"will not replace {target}: it holds other files; remove it or choose another output")
+    beside, retired = _beside(target), target.parent / f".{target.name}.old"
+    _clean(beside)
+    try:
+        try:
+            beside.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(target, error) from None
+        yield beside
+        _clean(retired)
+        if target.exists():
+            os.replace(target, retired)
+        os.replace(beside, target)
+        _clean(retired)
+    except BaseException:
+        _clean(beside)
+        raise
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f".{target.name}.tmp"
+
+
+def _open(path: Path, target: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "wb")
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _unwritable(target: Path, error: OSError) -> OptionError:
+    return OptionError(f"cannot write {target}: {error.strerror or error}")
+
+
+def _clean(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,146 @@
+"""A file of named columns, memory-mapped.
+
+Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a JSON index
+(metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's size and checksum.
+So a file can be written in one pass without knowing sizes beforehand, opening one reads a few hundred bytes however long it is, a
+truncated file has no last line, and a column is checked against its checksum when it is first touched. Nothing is ever unpickled.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from brim.core.atomic import atomic_file
+from brim.core.errors import DamagedError, DataError
+from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes, new_hash
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A column that is written piece by piece, so that it never has to be in memory as a whole."""
+
+    dtype: DTypeLike
+    pieces: Iterable[NDArray[Any]]
+
+
+def write_columns(
+    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any] | Chunks]
+) -> None:
+    """Write a file of `format` (such as "brim.lengths/1") whole or not at all. Equal contents give equal bytes."""
+    with atomic_file(target) as file:
+        file.write(f"{format}\n".encode().ljust(ALIGN, b"\0"))
+        places = {name: _write_column(file, column) for name, column in columns.items()}
+        index = canonical_json({"format": format, "meta": dict(meta), "columns": places})
+        file.write(index)
+        file.write(f"{len(index)} {digest_bytes(index)}".encode().ljust(ALIGN - 1) + b"\n")
+
+
+def _write_column(file: IO[bytes], column: NDArray[Any] | Chunks) -> dict[str, Any]:
+    dtype = np.dtype(column.dtype).newbyteorder("<")
+    pieces = column.pieces if isinstance(column, Chunks) else (column,)
+    start, size, hash = file.tell(), 0, new_hash()
+    for piece in pieces:
+        data = array_bytes(piece.astype(dtype, copy=False))
+        file.write(data)
+        hash.update(data)
+        size += piece.size
+    file.write(b"\0" * (-file.tell() % ALIGN))
+    return {"dtype": dtype.str, "size": size, "start": start, "checksum": hash.hexdigest()}
+
+
+class Columns:
+    """A file of columns, open for reading. Pickles as its path, so it can be sent to worker processes."""
+
+    def __init__(self, path: str | os.PathLike[str], format: str) -> None:
+        """Open without reading the columns.
+
+        Raises:
+            DataError: There is no such file, or it is of another kind.
+            DamagedError: It is truncated, its index is altered, or it is of another version.
+        """
+        self.path, self.format = Path(path), format
+        self._map = _map(self.path)
+        index = self._read_index()
+        self.meta: dict[str, Any] = index["meta"]
+        self._places: dict[str, dict[str, Any]] = index["columns"]
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def __reduce__(self) -> tuple[type["Columns"], tuple[Path, str]]:
+        return (Columns, (self.path, self.format))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def size(self, name: str) -> int:
+        """How many entries a column has; does not read it."""
+        return int(self._places[name]["size"])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The column, read-only, mapped from the file; checked once against its checksum.
+
+        Raises:
+            DamagedError: The bytes are not the ones that were written.
+        """
+        if name not in self._arrays:
+            place = self._places[name]
+            array = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
+            if digest_bytes(array_bytes(array)) != place["checksum"]:
+                raise DamagedError(f"{self.path}: column {name!r} is damaged (its checksum differs); write the file again")
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def damage(self) -> list[str]:
+        """The names of all columns whose bytes are not the ones that were written."""
+        bad: list[str] = []
+        for name in self._places:
+            try:
+                self[name]
+            except DamagedError:
+                bad.append(name)
+        return bad
+
+    def _read_index(self) -> dict[str, Any]:
+        kind = self.format.split("/")[0]
+        head = bytes(self._map[:ALIGN]).split(b"\n")[0].decode("ascii", "replace")
+        if head.split("/")[0] != kind:
+            raise DataError(f"{self.path} is not a {kind} file")
+        if head != self.format:
+            raise DamagedError(f"{self.path} is of version {head}, this brim reads {self.format}; write the file again")
+        try:
+            size, checksum = bytes(self._map[-ALIGN:]).split()
+            index = bytes(self._map[-ALIGN - int(size) : -ALIGN])
+            whole = self._map[-1:] == b"\n" and digest_bytes(index) == checksum.decode()
+        except ValueError:
+            whole, index = False, b""
+        if not whole:
+            raise DamagedError(f"{self.path} is truncated or damaged (its index is not readable); write the file again")
+        return json.loads(index)
+
+
+def is_columns(path: Path, format: str) -> bool:
+    """Whether the file starts like one of this kind, whatever its version."""
+    kind = format.split("/")[0].encode() + b"/"
+    with open(path, "rb") as file:
+        return file.read(len(kind)) == kind
+
+
+def _map(path: Path) -> memoryview:
+    try:
+        with open(path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except ValueError:
+        raise DataError(f"{path} is empty") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None

@@ -1,0 +1,49 @@
+"""Every error that brim raises on purpose.
+
+    BrimError
+    ├── OptionError        an option has a value that cannot work (also a ValueError)
+    ├── DataError          a row, file or data set is not what it should be (also a ValueError)
+    │   └── LengthError    a sample does not fit and nobody said what to do about it
+    ├── DamagedError       a file of ours is truncated, altered or of another version
+    ├── MismatchError      two things that must belong together do not
+    └── MissingExtraError  an optional dependency is not installed (also an ImportError)
+
+A message says what is wrong, where, and what to do. The command prints it as one line and exits with 2.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class BrimError(Exception):
+    """The base of all of them."""
+
+
+class OptionError(BrimError, ValueError):
+    """An option has a value that cannot work."""
+
+
+class DataError(BrimError, ValueError):
+    """A row, file or data set is not what it should be."""
+
+
+class LengthError(DataError):
+    """A sample does not fit and nobody said what to do about it."""
+
+
+class DamagedError(BrimError):
+    """A file of ours is truncated, altered or of another version."""
+
+
+class MismatchError(BrimError):
+    """Two things that must belong together do not."""
+
+
+class MissingExtraError(BrimError, ImportError):
+    """An optional dependency is not installed."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A sentence to append to an error, or nothing: ' Did you mean "response"?'"""
+    close = get_close_matches(word, list(known), n=1)
+    return f' Did you mean "{close[0]}"?' if close else ""

@@ -1,0 +1,195 @@
+"""`LengthCache`: how long every sample is, without the samples.
+
+A table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was measured with. Planning
+reads this and nothing else. Two forms on disk: JSONL for people, and columns that are mapped into memory for everything else; both
+are written whole or not at all, and both notice when they are truncated or altered.
+
+A group is a label that must not be mixed inside a microbatch; most data sets have none.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.columns import Columns, is_columns, write_columns
+from brim.core.errors import DataError
+from brim.core.fingerprint import fingerprint
+from brim.data.ids import Ids, SampleId
+
+FORMAT = "brim.lengths/1"
+LONGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LengthEntry:
+    """One row of the table."""
+
+    sample_id: SampleId
+    length: int
+    group: str | None = None
+
+
+class LengthCache:
+    """A table of lengths. Immutable; `lengths` and `groups` are columns in the order of the data set.
+
+    Example:
+        >>> cache = LengthCache.from_lengths({"a": 5, "b": 3})
+        >>> cache["b"], len(cache), cache.lengths.sum()
+        (3, 2, 8)
+    """
+
+    def __init__(
+        self,
+        ids: Ids,
+        lengths: NDArray[np.int32],
+        *,
+        groups: NDArray[np.int32] | None = None,
+        group_names: tuple[str, ...] = (),
+        tokenizer_hash: str = "",
+        dataset_hash: str = "",
+        source: Mapping[str, Any] | None = None,
+    ) -> None:
+        if len(ids) != len(lengths) or (groups is not None and len(groups) != len(lengths)):
+            raise DataError(f"{len(ids)} ids for {len(lengths)} lengths")
+        self.ids, self.lengths = ids, lengths
+        self.groups, self.group_names = groups, group_names
+        self.tokenizer_hash, self.dataset_hash = tokenizer_hash, dataset_hash
+        self.source = dict(source or {})
+
+    @classmethod
+    def from_lengths(
+        cls,
+        lengths: "Mapping[SampleId, int] | Mapping[str, int] | LengthCache | Iterable[LengthEntry]",
+        *,
+        tokenizer_hash: str = "",
+        dataset_hash: str = "",
+    ) -> "LengthCache":
+        """From a mapping of id to length, which is put in the order of its ids, or from entries, whose order is kept.
+
+        Raises:
+            DataError: A length is negative or not an integer, or an id comes twice.
+        """
+        if isinstance(lengths, LengthCache):
+            return lengths
+        if isinstance(lengths, Mapping):
+            pairs = sorted(lengths.items(), key=lambda pair: (isinstance(pair[0], str), pair[0]))
+            entries = [LengthEntry(id, length) for id, length in pairs]
+        else:
+            entries = list(lengths)
+        return cls.from_entries(entries, tokenizer_hash=tokenizer_hash, dataset_hash=dataset_hash)
+
+    @classmethod
+    def from_entries(cls, entries: list[LengthEntry], **meta: Any) -> "LengthCache":
+        for entry in entries:
+            if isinstance(entry.length, bool) or not isinstance(entry.length, int | np.integer) or not 0 <= entry.length <= LONGEST:
+                raise DataError(f"sample {entry.sample_id!r} has length {entry.length!r}; a length is an integer from 0 to {LONGEST}")
+        ids = Ids.of(entry.sample_id for entry in entries)
+        if twice := ids.duplicate():
+            raise DataError(f"id {ids[twice[0]]!r} comes twice: entries {twice[0] + 1} and {twice[1] + 1}")
+        names = sorted({entry.group or "" for entry in entries})
+        groups = None
+        if names not in ([], [""]):
+            code = {name: number for number, name in enumerate(names)}
+            groups = np.array([code[entry.group or ""] for entry in entries], np.int32)
+        lengths = np.array([entry.length for entry in entries], np.int32)
+        return cls(ids, lengths, groups=groups, group_names=tuple(names) if groups is not None else (), **meta)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "LengthCache":
+        """Open a cache in either form.
+
+        The columnar form is mapped, not read; a column is checked when it is first used.
+
+        Raises:
+            DataError: The file is missing, or is not a length cache.
+            DamagedError: It is truncated, altered or of another version.
+        """
+        path = Path(path)
+        if path.is_dir():
+            raise DataError(f"{path} is a directory, not a length cache")
+        if not path.exists():
+            raise DataError(f"{path} does not exist; build it with: brim lengths build -d DATA -t TOKENIZER -o {path}")
+        if is_columns(path, FORMAT):
+            return _from_columns(Columns(path, FORMAT))
+        from brim.data.lengths_jsonl import read_jsonl
+
+        return read_jsonl(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write JSONL if the name ends in .jsonl, columns otherwise. Equal caches give equal bytes."""
+        if Path(path).suffix == ".jsonl":
+            from brim.data.lengths_jsonl import write_jsonl
+
+            write_jsonl(self, path)
+            return
+        columns: dict[str, Any] = {"length": self.lengths, **self.ids.columns}
+        if self.groups is not None:
+            columns["group"] = self.groups
+        write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, columns)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What is known about the table besides its rows."""
+        return {
+            "tokenizer_hash": self.tokenizer_hash,
+            "dataset_hash": self.dataset_hash,
+            "group_names": list(self.group_names),
+            "source": self.source,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes if an id, a length, a group, the data or the tokenizer changes."""
+        groups = {} if self.groups is None else {"groups": self.groups, "group_names": self.group_names}
+        return fingerprint(
+            rows=len(self), lengths=self.lengths, tokenizer=self.tokenizer_hash, dataset=self.dataset_hash, **self.ids.columns, **groups
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[LengthEntry]:
+        return (self.entry(row) for row in range(len(self)))
+
+    def entry(self, row: int) -> LengthEntry:
+        group = None if self.groups is None else self.group_names[self.groups[row]]
+        return LengthEntry(self.ids[row], int(self.lengths[row]), group)
+
+    def __contains__(self, id: SampleId) -> bool:
+        return self.get(id) is not None
+
+    def __getitem__(self, id: SampleId) -> int:
+        return int(self.lengths[self.ids.row_of(id)])
+
+    def get(self, id: SampleId, default: int | None = None) -> int | None:
+        try:
+            return self[id]
+        except KeyError:
+            return default
+
+    def items(self) -> Iterator[tuple[SampleId, int]]:
+        return zip(self.ids, self.lengths.tolist(), strict=True)
+
+    def get_all(self) -> dict[SampleId, int]:
+        """All lengths as a dict. For ten million samples that is gigabytes; `lengths` is the column."""
+        return dict(self.items())
+
+
+def _from_columns(columns: Columns) -> LengthCache:
+    meta = columns.meta
+    ids = Ids(meta["rows"], {name: columns[name] for name in ("id", "id_text", "id_ends") if name in columns})
+    return LengthCache(
+        ids,
+        columns["length"],
+        groups=columns["group"] if "group" in columns else None,
+        group_names=tuple(meta["group_names"]),
+        tokenizer_hash=meta["tokenizer_hash"],
+        dataset_hash=meta["dataset_hash"],
+        source=meta["source"],
+    )

@@ -1,0 +1,102 @@
+"""A length cache as JSONL: a header line, then one line per sample.
+
+    {"format":"brim.lengths/1","rows":2,"fingerprint":"...","tokenizer_hash":"...","dataset_hash":"...",...}
+    {"sample_id":"a","length":5}
+    {"sample_id":"b","length":3,"group":"depth-2"}
+
+The header's count and fingerprint tell a truncated or altered file from a whole one. A file without them (written by hand, or by
+another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read too, and is believed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from brim.core.atomic import atomic_file
+from brim.core.errors import DamagedError, DataError
+from brim.data.lengths import FORMAT, LengthCache, LengthEntry
+
+BLOCK = 10_000
+
+
+def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
+    header = {"format": FORMAT, "rows": len(cache), "fingerprint": cache.fingerprint, **cache.meta}
+    with atomic_file(path) as file:
+        file.write(orjson.dumps(header) + b"\n")
+        for start in range(0, len(cache), BLOCK):
+            entries = (cache.entry(row) for row in range(start, min(start + BLOCK, len(cache))))
+            file.write(b"".join(_line(entry) for entry in entries))
+
+
+def _line(entry: LengthEntry) -> bytes:
+    row = {"sample_id": entry.sample_id, "length": entry.length}
+    if entry.group is not None:
+        row["group"] = entry.group
+    return orjson.dumps(row) + b"\n"
+
+
+def read_jsonl(path: Path) -> LengthCache:
+    header: dict[str, Any] = {}
+    entries: list[LengthEntry] = []
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                row = _parse(path, number, line)
+                if row is None:
+                    continue
+                if number == 1 and "length" not in row and ("format" in row or "tokenizer_hash" in row):
+                    header = _checked_header(path, row)
+                    continue
+                entries.append(_entry(path, number, row))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    if not header and not entries:
+        raise DataError(f"{path} is empty; build it with: brim lengths build -d DATA -t TOKENIZER -o {path}")
+    if "rows" in header and header["rows"] != len(entries):
+        raise DamagedError(f"{path} is truncated: it holds {len(entries)} of {header['rows']} rows; build it again")
+    try:
+        cache = LengthCache.from_entries(
+            entries,
+            tokenizer_hash=header.get("tokenizer_hash", ""),
+            dataset_hash=header.get("dataset_hash", ""),
+            source=header.get("source"),
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if "fingerprint" in header and header["fingerprint"] != cache.fingerprint:
+        raise DamagedError(f"{path} is damaged: its rows are not the ones that were written; build it again")
+    return cache
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any] | None:
+    if not line.strip():
+        return None
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise DamagedError(f"{path}:{number}: not a row of a length cache ({error}); build it again") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{path}:{number}: expected an object with sample_id and length, found {type(row).__name__}")
+    return row
+
+
+def _checked_header(path: Path, header: dict[str, Any]) -> dict[str, Any]:
+    format = header.get("format", FORMAT)
+    if format != FORMAT:
+        raise DamagedError(f"{path} is of version {format}, this brim reads {FORMAT}; build it again")
+    return header
+
+
+def _entry(path: Path, number: int, row: dict[str, Any]) -> LengthEntry:
+    try:
+        entry = LengthEntry(row["sample_id"], row["length"], row.get("group"))
+    except KeyError as error:
+        raise DataError(
+            f"{path}:{number}: {error.args[0]!r} is missing (keys: {', '.join(row)}); this is not a length cache, build one with: "
+            f"brim lengths build -d {path} -o lengths.jsonl"
+        ) from None
+    if not isinstance(entry.sample_id, str | int) or isinstance(entry.sample_id, bool):
+        raise DataError(f"{path}:{number}: sample_id is {entry.sample_id!r}; an id is a string or an integer")
+    return entry

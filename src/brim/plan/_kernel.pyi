@@ -1,0 +1,6 @@
+from typing import Any
+
+def place(
+    lengths: Any, order: Any, event_of: Any, row: Any, last_row: Any, copies: Any, slot: Any, row_ptr: Any, out: Any, /
+) -> None: ...
+def first_fit(lengths: Any, order: Any, capacity: int, most: int, out: Any, /) -> int: ...

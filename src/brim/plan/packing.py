@@ -1,0 +1,332 @@
+"""Pack sequences into rows of fixed capacity.
+
+Packing sees lengths and nothing else: an array of lengths goes in, and for every row the indices of the sequences laid end to end in
+it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
+
+Lengths are integers up to the capacity, so a data set is a histogram, and packing longest first needs only the counts: rows that hold
+the same lengths are one *group*, and a whole group is filled at once. What the walk over the histogram leaves behind is a short list of
+events ("these rows, this many copies, at this slot"); only then is every sequence given its place, in one pass over the data.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import LengthError, OptionError
+from brim.core.fill import Fill
+from brim.core.sorting import order_by
+
+try:
+    from brim.plan import _kernel as kernel
+except ImportError:  # not compiled here: the twins below do the same work
+    kernel = None
+
+
+class PackingMode(StrEnum):
+    """In which order sequences are placed, and into which of the rows that have room."""
+
+    FIRST_FIT = "first_fit"
+    """As they come, into the oldest row: keeps their order, for streams."""
+    BEST_FIT = "best_fit"
+    """Longest first, into the fullest row: the fewest rows, and the fastest."""
+    GREEDY = "greedy"
+    """Longest first, into the oldest row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingConfig:
+    """How rows are packed."""
+
+    max_length: int = 2048
+    """The capacity of a row."""
+    mode: PackingMode = PackingMode.BEST_FIT
+    max_sequences: int | None = None
+    """At most this many sequences in a row."""
+    pad_to_max: bool = True
+    """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", PackingMode(self.mode))
+        if self.max_length < 1:
+            raise OptionError(f"max_length must be at least 1, got {self.max_length}")
+        if self.max_sequences is not None and self.max_sequences < 1:
+            raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
+
+
+@dataclass(frozen=True, repr=False)
+class Rows:
+    """Rows of sequence indices: row r is `order[ptr[r]:ptr[r + 1]]`."""
+
+    order: NDArray[np.int32]
+    ptr: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, row: int) -> NDArray[np.int32]:
+        return self.order[self.ptr[row] : self.ptr[row + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return (self[row] for row in range(len(self)))
+
+    def totals(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """The sum over each row of a value per sequence."""
+        sums = np.zeros(len(self.order) + 1, np.int64)
+        np.cumsum(values[self.order], out=sums[1:])
+        return sums[self.ptr[1:]] - sums[self.ptr[:-1]]
+
+    def __repr__(self) -> str:
+        shown = [row.tolist() for row, _ in zip(self, range(20), strict=False)]
+        return str(shown) if len(self) <= 20 else f"{str(shown)[:-1]}, ... {len(self)} rows]"
+
+
+def pack(
+    lengths: NDArray[np.integer[Any]],
+    capacity: int,
+    *,
+    mode: PackingMode | str = PackingMode.BEST_FIT,
+    max_sequences: int | None = None,
+    order: NDArray[np.integer[Any]] | None = None,
+) -> Rows:
+    """Assign every sequence to a row so that no row exceeds `capacity`.
+
+    `order` is the order in which sequences arrive. Where lengths decide (BEST_FIT, GREEDY) it only says which of several sequences of
+    one length goes where, so another order gives other rows of the same quality. An empty sequence takes up one token.
+
+    Raises:
+        LengthError: A sequence is longer than `capacity`. Nothing is ever dropped here.
+
+    Example:
+        >>> pack(np.array([5, 3, 4, 2]), capacity=8)
+        [[0, 1], [2, 3]]
+    """
+    if capacity < 1:
+        raise OptionError(f"the capacity of a row must be at least 1, got {capacity}")
+    if len(lengths) >= 2**31:
+        raise OptionError(f"{len(lengths)} sequences are more than one call can pack; pack them in parts")
+    sizes = np.maximum(lengths, 1, dtype=np.int32)
+    if len(sizes) and sizes.max() > capacity:
+        longest = int(sizes.argmax())
+        raise LengthError(f"sequence {longest} has {sizes[longest]} tokens and does not fit in a row of {capacity}")
+    most = max_sequences or 2**31 - 1
+    arrivals = None if order is None else np.ascontiguousarray(order, np.int32)
+    if PackingMode(mode) is PackingMode.FIRST_FIT:
+        return _rows_in_arrival_order(sizes, arrivals, capacity, most)
+    counts = np.bincount(sizes, minlength=capacity + 1)
+    walk = _best_fit(counts, capacity, most) if PackingMode(mode) is PackingMode.BEST_FIT else _oldest_fit(counts, capacity, most)
+    return _place(sizes, arrivals, walk)
+
+
+@dataclass
+class _Walk:
+    """What packing a histogram decided. Event e puts `copies[e]` sequences at `slot[e]` into each of `rows[e]` rows from `row[e]`."""
+
+    row: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
+    copies: list[int] = field(default_factory=list[int])
+    slot: list[int] = field(default_factory=list[int])
+    first_event: dict[int, int] = field(default_factory=dict[int, int])
+    closed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Finished groups: first row, number of rows, sequences in each."""
+    num_rows: int = 0
+
+    def fill(self, row: int, rows: int, copies: int, slot: int) -> None:
+        self.row.append(row)
+        self.rows.append(rows)
+        self.copies.append(copies)
+        self.slot.append(slot)
+
+    def open_rows(self, count: int, length: int, capacity: int, most: int) -> list[tuple[int, int, int, int]]:
+        """New rows for `count` sequences of one length: (first row, rows, sequences in each, room left)."""
+        opened: list[tuple[int, int, int, int]] = []
+        copies = min(capacity // length, most)
+        for rows, held in ((count // copies, copies), (1, count % copies)):
+            if rows and held:
+                self.fill(self.num_rows, rows, held, 0)
+                opened.append((self.num_rows, rows, held, capacity - held * length))
+                self.num_rows += rows
+        return opened
+
+
+def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
+    """Best fit, longest first. `rooms` are the distinct rooms in ascending order; each has a stack of groups."""
+    walk = _Walk()
+    rooms: list[int] = []
+    groups: dict[int, list[tuple[int, int, int]]] = {}
+
+    def keep(row: int, rows: int, held: int, room: int) -> None:
+        if room == 0 or held >= most:
+            walk.closed.append((row, rows, held))
+        elif room in groups:
+            groups[room].append((row, rows, held))
+        else:
+            groups[room] = [(row, rows, held)]
+            rooms.insert(bisect_left(rooms, room), room)
+
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        count = int(counts[length])
+        walk.first_event[length] = len(walk.row)
+        while count:
+            at = bisect_left(rooms, length)
+            if at == len(rooms):
+                break
+            room = rooms[at]
+            stack = groups[room]
+            row, rows, held = stack.pop()
+            copies = min(room // length, most - held, count)
+            filled = min(rows, count // copies)
+            if filled < rows:
+                stack.append((row + filled, rows - filled, held))
+            elif not stack:
+                del groups[room], rooms[at]
+            walk.fill(row, filled, copies, held)
+            keep(row, filled, held + copies, room - copies * length)
+            count -= filled * copies
+        if count:
+            for opened in walk.open_rows(count, length, capacity, most):
+                keep(*opened)
+    walk.closed.extend(group for stack in groups.values() for group in stack)
+    return walk
+
+
+def _oldest_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
+    """First fit, longest first. `groups` are in the order of their rows: first row, rows, sequences in each, room."""
+    walk = _Walk()
+    groups = np.empty((0, 4), np.int64)
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        count = int(counts[length])
+        walk.first_event[length] = len(walk.row)
+        pieces: list[list[int] | tuple[int, ...]] = []
+        split_at = 0
+        for at in np.flatnonzero(groups[:, 3] >= length).tolist():
+            if not count:
+                break
+            row, rows, held, room = groups[at].tolist()
+            most_copies = min(room // length, most - held)
+            pieces.extend(groups[split_at:at].tolist())
+            split_at = at + 1
+            for copies in (most_copies, count % most_copies):
+                filled = min(rows, count // copies) if copies else 0
+                if filled:
+                    walk.fill(row, filled, copies, held)
+                    pieces.append((row, filled, held + copies, 0 if held + copies >= most else room - copies * length))
+                    row, rows, count = row + filled, rows - filled, count - filled * copies
+            if rows:
+                pieces.append((row, rows, held, room))
+        if count:
+            pieces.extend(groups[split_at:].tolist())
+            split_at = len(groups)
+            for row, rows, held, room in walk.open_rows(count, length, capacity, most):
+                pieces.append((row, rows, held, 0 if held >= most else room))
+        if pieces:
+            groups = np.concatenate([np.array(pieces, np.int64).reshape(-1, 4), groups[split_at:]])
+    walk.closed.extend((row, rows, held) for row, rows, held, _ in groups.tolist())
+    return walk
+
+
+def _place(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, walk: _Walk) -> Rows:
+    """Give every sequence the next free place of its length."""
+    ptr = _row_ptr(walk)
+    row, rows, copies, slot = (np.array(column, np.int32) for column in (walk.row, walk.rows, walk.copies, walk.slot))
+    out = np.empty(len(sizes), np.int32)
+    if kernel is None:
+        _place_numpy(sizes, arrivals, row, rows, copies, slot, ptr, out)
+    else:
+        event_of = np.zeros(int(max(walk.first_event, default=0)) + 1, np.int32)
+        event_of[list(walk.first_event)] = list(walk.first_event.values())
+        kernel.place(sizes, b"" if arrivals is None else arrivals, event_of, row, row + rows - 1, copies, slot, ptr, out)
+    return Rows(out, ptr)
+
+
+def _row_ptr(walk: _Walk) -> NDArray[np.int64]:
+    closed = np.array(walk.closed, np.int64).reshape(-1, 3)
+    closed = closed[np.argsort(closed[:, 0], kind="stable")]
+    ptr = np.zeros(walk.num_rows + 1, np.int64)
+    np.cumsum(np.repeat(closed[:, 2], closed[:, 1]), out=ptr[1:])
+    return ptr
+
+
+def _place_numpy(
+    sizes: NDArray[np.int32],
+    arrivals: NDArray[np.int32] | None,
+    row: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    copies: NDArray[np.int32],
+    slot: NDArray[np.int32],
+    ptr: NDArray[np.int64],
+    out: NDArray[np.int32],
+) -> None:
+    """The twin of `kernel.place`: sorted longest first, sequences take the events' places one after the other."""
+    arriving = sizes if arrivals is None else sizes[arrivals]
+    longest_first = order_by(arriving.max(initial=0) - arriving)
+    if arrivals is not None:
+        longest_first = arrivals[longest_first]
+    before = np.cumsum(rows) - rows
+    visited = np.arange(rows.sum()) + np.repeat(row - before, rows)  # every (event, row) pair, in order
+    copies_there = np.repeat(copies, rows)
+    start = ptr[visited] + np.repeat(slot, rows)
+    taken = np.cumsum(copies_there) - copies_there
+    out[np.arange(len(sizes)) + np.repeat(start - taken, copies_there)] = longest_first
+
+
+def _rows_in_arrival_order(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, capacity: int, most: int) -> Rows:
+    row_of = np.empty(len(sizes), np.int32)
+    if kernel is None:
+        num_rows = _first_fit_python(sizes if arrivals is None else sizes[arrivals], capacity, most, row_of)
+    else:
+        num_rows = kernel.first_fit(sizes, b"" if arrivals is None else arrivals, capacity, most, row_of)
+    by_row = order_by(row_of).astype(np.int32)
+    ptr = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(np.bincount(row_of, minlength=num_rows), out=ptr[1:])
+    return Rows(by_row if arrivals is None else arrivals[by_row], ptr)
+
+
+def _first_fit_python(sizes: NDArray[np.int32], capacity: int, most: int, row_of: NDArray[np.int32]) -> int:
+    """The twin of `kernel.first_fit`: a tournament tree over rows, wide enough for one row per sequence."""
+    leaves = 1 << max(len(sizes) - 1, 0).bit_length()
+    room, held, rows = [0] * (2 * leaves), [0] * leaves, 0
+    for at, size in enumerate(sizes.tolist()):
+        node = 1
+        if room[1] >= size:
+            while node < leaves:
+                node = 2 * node + (room[2 * node] < size)
+        else:
+            node = leaves + rows
+            room[node] = capacity
+            rows += 1
+        row = node - leaves
+        row_of[at] = row
+        held[row] += 1
+        room[node] = 0 if held[row] == most else room[node] - size
+        while node := node // 2:
+            room[node] = max(room[2 * node], room[2 * node + 1])
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingMetrics:
+    """How well sequences were packed."""
+
+    num_sequences: int
+    num_rows: int
+    fill: Fill
+
+    @classmethod
+    def of(cls, rows: Rows, lengths: NDArray[np.integer[Any]], capacity: int) -> "PackingMetrics":
+        used = int(np.sum(lengths, dtype=np.int64))
+        return cls(num_sequences=len(rows.order), num_rows=len(rows), fill=Fill(used, len(rows) * capacity))
+
+    @property
+    def efficiency(self) -> float:
+        """Tokens per slot."""
+        return self.fill.ratio
+
+    @property
+    def packing_ratio(self) -> float:
+        """Sequences per row."""
+        return self.num_sequences / self.num_rows if self.num_rows else 0.0
