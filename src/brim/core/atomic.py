@@ -6,7 +6,7 @@ the old target as it was, and at most a dotted leftover that the next write to t
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -15,7 +15,7 @@ from brim.core.errors import OptionError
 
 
 @contextmanager
-def atomic_file(target: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def atomic_file(target: str | os.PathLike[str]) -> Generator[IO[bytes], None, None]:
     """A binary file that appears at `target` when the block ends without an error, flushed to disk."""
     target = Path(target)
     if target.is_dir():
@@ -34,7 +34,7 @@ def atomic_file(target: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def atomic_directory(target: str | os.PathLike[str], *, replaces: Callable[[Path], bool]) -> Iterator[Path]:
+def atomic_directory(target: str | os.PathLike[str], *, replaces: Callable[[Path], bool]) -> Generator[Path, None, None]:
     """A directory that appears at `target` when the block ends without an error.
 
     An existing target is replaced as a whole, but only if it is empty or `replaces(target)` says that it is one of ours: a mistyped

@@ -101,6 +101,10 @@ class Columns:
             self._arrays[name] = array
         return self._arrays[name]
 
+    def get(self, name: str) -> NDArray[Any] | None:
+        """The column, or None if there is none of this name."""
+        return self[name] if name in self._places else None
+
     def damage(self) -> list[str]:
         """The names of all columns whose bytes are not the ones that were written."""
         bad: list[str] = []
@@ -121,7 +125,7 @@ class Columns:
         try:
             size, checksum = bytes(self._map[-ALIGN:]).split()
             index = bytes(self._map[-ALIGN - int(size) : -ALIGN])
-            whole = self._map[-1:] == b"\n" and digest_bytes(index) == checksum.decode()
+            whole = self._map[-1] == ord("\n") and digest_bytes(index) == checksum.decode()
         except ValueError:
             whole, index = False, b""
         if not whole:

@@ -9,7 +9,6 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 DIGEST_BYTES = 16
@@ -61,4 +60,4 @@ def array_bytes(array: "NDArray[Any]") -> memoryview:
     import numpy as np
 
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return memoryview(little.reshape(-1).view(np.uint8))
+    return little.reshape(-1).view(np.uint8).data

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,8 @@ class LengthCache:
         if isinstance(lengths, LengthCache):
             return lengths
         if isinstance(lengths, Mapping):
-            pairs = sorted(lengths.items(), key=lambda pair: (isinstance(pair[0], str), pair[0]))
-            entries = [LengthEntry(id, length) for id, length in pairs]
+            by_id = cast(Mapping[SampleId, int], lengths)
+            entries = [LengthEntry(id, by_id[id]) for id in sorted(by_id, key=lambda id: (isinstance(id, str), id))]
         else:
             entries = list(lengths)
         return cls.from_entries(entries, tokenizer_hash=tokenizer_hash, dataset_hash=dataset_hash)
@@ -87,8 +87,9 @@ class LengthCache:
     @classmethod
     def from_entries(cls, entries: list[LengthEntry], **meta: Any) -> "LengthCache":
         for entry in entries:
-            if isinstance(entry.length, bool) or not isinstance(entry.length, int | np.integer) or not 0 <= entry.length <= LONGEST:
-                raise DataError(f"sample {entry.sample_id!r} has length {entry.length!r}; a length is an integer from 0 to {LONGEST}")
+            length: Any = entry.length
+            if isinstance(length, bool) or not isinstance(length, int | np.integer) or not 0 <= length <= LONGEST:
+                raise DataError(f"sample {entry.sample_id!r} has length {length!r}; a length is an integer from 0 to {LONGEST}")
         ids = Ids.of(entry.sample_id for entry in entries)
         if twice := ids.duplicate():
             raise DataError(f"id {ids[twice[0]]!r} comes twice: entries {twice[0] + 1} and {twice[1] + 1}")
@@ -187,7 +188,7 @@ def _from_columns(columns: Columns) -> LengthCache:
     return LengthCache(
         ids,
         columns["length"],
-        groups=columns["group"] if "group" in columns else None,
+        groups=columns.get("group"),
         group_names=tuple(meta["group_names"]),
         tokenizer_hash=meta["tokenizer_hash"],
         dataset_hash=meta["dataset_hash"],

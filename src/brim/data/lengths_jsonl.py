@@ -97,6 +97,7 @@ def _entry(path: Path, number: int, row: dict[str, Any]) -> LengthEntry:
             f"{path}:{number}: {error.args[0]!r} is missing (keys: {', '.join(row)}); this is not a length cache, build one with: "
             f"brim lengths build -d {path} -o lengths.jsonl"
         ) from None
-    if not isinstance(entry.sample_id, str | int) or isinstance(entry.sample_id, bool):
-        raise DataError(f"{path}:{number}: sample_id is {entry.sample_id!r}; an id is a string or an integer")
+    id: Any = entry.sample_id
+    if not isinstance(id, str | int) or isinstance(id, bool):
+        raise DataError(f"{path}:{number}: sample_id is {id!r}; an id is a string or an integer")
     return entry

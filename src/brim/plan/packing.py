@@ -154,42 +154,60 @@ class _Walk:
 
 
 def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
-    """Best fit, longest first. `rooms` are the distinct rooms in ascending order; each has a stack of groups."""
+    """Best fit, longest first. `rooms` are the distinct rooms in ascending order; each has a stack of groups.
+
+    Calls would be most of this loop's time, hence `if` for `min` and the local names.
+    """
     walk = _Walk()
+    to_row, to_rows, to_copies, to_slot = walk.row.append, walk.rows.append, walk.copies.append, walk.slot.append
     rooms: list[int] = []
     groups: dict[int, list[tuple[int, int, int]]] = {}
-
-    def keep(row: int, rows: int, held: int, room: int) -> None:
-        if room == 0 or held >= most:
-            walk.closed.append((row, rows, held))
-        elif room in groups:
-            groups[room].append((row, rows, held))
-        else:
-            groups[room] = [(row, rows, held)]
-            rooms.insert(bisect_left(rooms, room), room)
-
     for length in np.flatnonzero(counts)[::-1].tolist():
         count = int(counts[length])
         walk.first_event[length] = len(walk.row)
+        at = bisect_left(rooms, length)
         while count:
-            at = bisect_left(rooms, length)
-            if at == len(rooms):
-                break
-            room = rooms[at]
-            stack = groups[room]
-            row, rows, held = stack.pop()
-            copies = min(room // length, most - held, count)
-            filled = min(rows, count // copies)
-            if filled < rows:
-                stack.append((row + filled, rows - filled, held))
-            elif not stack:
-                del groups[room], rooms[at]
-            walk.fill(row, filled, copies, held)
-            keep(row, filled, held + copies, room - copies * length)
+            if at < len(rooms):
+                room = rooms[at]
+                stack = groups[room]
+                row, rows, held = stack.pop()
+            else:  # no row has room: open as many as it takes
+                copies = min(capacity // length, most)
+                room, stack, row, rows, held = capacity, None, walk.num_rows, -(-count // copies), 0
+                walk.num_rows += rows
+            copies = room // length
+            if copies > count:
+                copies = count
+            if copies > most - held:
+                copies = most - held
+            filled = count // copies
+            if filled >= rows:
+                filled = rows
+                if not stack and stack is not None:
+                    del groups[room], rooms[at]
+            else:
+                rest = (row + filled, rows - filled, held)
+                if stack is not None:
+                    stack.append(rest)
+                else:  # the last of the new rows, for the copies that are left
+                    groups[room], at = [rest], len(rooms)
+                    rooms.append(room)
+            to_row(row)
+            to_rows(filled)
+            to_copies(copies)
+            to_slot(held)
             count -= filled * copies
-        if count:
-            for opened in walk.open_rows(count, length, capacity, most):
-                keep(*opened)
+            held += copies
+            room -= copies * length
+            if room == 0 or held >= most:
+                walk.closed.append((row, filled, held))
+            elif room in groups:
+                groups[room].append((row, filled, held))
+            else:
+                groups[room] = [(row, filled, held)]
+                before = bisect_left(rooms, room)
+                rooms.insert(before, room)
+                at += before <= at
     walk.closed.extend(group for stack in groups.values() for group in stack)
     return walk
 

@@ -1,0 +1,106 @@
+"""brim fills every batch to the brim.
+
+Names are loaded when they are first used, so `import brim` costs nothing and pulls in no NumPy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "brim.core.errors": ("BrimError", "DamagedError", "DataError", "LengthError", "MismatchError", "MissingExtraError", "OptionError"),
+    "brim.core.fill": ("Fill",),
+    "brim.data.sample": ("Sample",),
+    "brim.data.lengths": ("LengthCache", "LengthEntry"),
+    "brim.plan.buckets": ("BucketSpec", "BucketStats"),
+    "brim.plan.packing": ("PackingConfig", "PackingMetrics", "PackingMode", "pack"),
+    "brim.plan.config": ("BatchingConfig", "BatchingMode", "PadPolicy"),
+    "brim.plan.epoch": ("EpochPlan", "MicrobatchSpec"),
+    "brim.plan.plan": ("BatchPlan", "BatchPlanBuilder"),
+    "brim.plan.position": ("CheckpointPosition",),
+    "brim.plan.distributed": ("DistributedConfig", "interleave_microbatches", "shard_batch_plan"),
+    "brim.plan.metrics": ("BatchMetrics", "BatchShapeHistogram"),
+    "brim.plan.sampler": ("BatchSpec", "TokenBudgetBatchSampler"),
+    "brim.plan.fingerprints": ("BatchFingerprint", "compute_batch_fingerprint", "verify_batch_fingerprint"),
+    "brim.batch.packed": ("PackedSequence", "compute_packing_metrics", "pack_sequences"),
+    "brim.batch.masks": ("create_segment_attention_mask",),
+    "brim.analyze.histogram": ("LengthHistogram", "compute_length_histogram"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'brim' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if TYPE_CHECKING:
+    from brim.analyze.histogram import LengthHistogram, compute_length_histogram
+    from brim.batch.masks import create_segment_attention_mask
+    from brim.batch.packed import PackedSequence, compute_packing_metrics, pack_sequences
+    from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, MissingExtraError, OptionError
+    from brim.core.fill import Fill
+    from brim.data.lengths import LengthCache, LengthEntry
+    from brim.data.sample import Sample
+    from brim.plan.buckets import BucketSpec, BucketStats
+    from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
+    from brim.plan.distributed import DistributedConfig, interleave_microbatches, shard_batch_plan
+    from brim.plan.epoch import EpochPlan, MicrobatchSpec
+    from brim.plan.fingerprints import BatchFingerprint, compute_batch_fingerprint, verify_batch_fingerprint
+    from brim.plan.metrics import BatchMetrics, BatchShapeHistogram
+    from brim.plan.packing import PackingConfig, PackingMetrics, PackingMode, pack
+    from brim.plan.plan import BatchPlan, BatchPlanBuilder
+    from brim.plan.position import CheckpointPosition
+    from brim.plan.sampler import BatchSpec, TokenBudgetBatchSampler
+
+__all__ = [
+    "BrimError",
+    "DamagedError",
+    "DataError",
+    "LengthError",
+    "MismatchError",
+    "MissingExtraError",
+    "OptionError",
+    "Fill",
+    "Sample",
+    "LengthCache",
+    "LengthEntry",
+    "BucketSpec",
+    "BucketStats",
+    "PackingConfig",
+    "PackingMetrics",
+    "PackingMode",
+    "pack",
+    "BatchingConfig",
+    "BatchingMode",
+    "PadPolicy",
+    "EpochPlan",
+    "MicrobatchSpec",
+    "BatchPlan",
+    "BatchPlanBuilder",
+    "CheckpointPosition",
+    "DistributedConfig",
+    "interleave_microbatches",
+    "shard_batch_plan",
+    "BatchMetrics",
+    "BatchShapeHistogram",
+    "BatchSpec",
+    "TokenBudgetBatchSampler",
+    "BatchFingerprint",
+    "compute_batch_fingerprint",
+    "verify_batch_fingerprint",
+    "PackedSequence",
+    "compute_packing_metrics",
+    "pack_sequences",
+    "create_segment_attention_mask",
+    "LengthHistogram",
+    "compute_length_histogram",
+]

@@ -1,0 +1,1 @@
+"""From planned samples to arrays."""

@@ -1,0 +1,129 @@
+"""Buckets: which lengths are padded to the same width.
+
+n edges make n + 1 buckets. Bucket i holds the lengths up to `edges[i]`, the last one those up to `overflow_max`. What is longer than
+that belongs to no bucket: what happens to it is the planner's `overflow` option, never decided here.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import OptionError
+from brim.core.fill import Fill
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """The edges of the buckets.
+
+    Example:
+        >>> spec = BucketSpec(edges=(128, 256), overflow_max=512)
+        >>> [spec.get_bucket_id(length) for length in (1, 128, 129, 512)]
+        [0, 0, 1, 2]
+    """
+
+    edges: tuple[int, ...]
+    overflow_max: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edges", tuple(self.edges))
+        check_edges(self.edges)
+        if self.edges and self.overflow_max <= self.edges[-1]:
+            raise OptionError(f"overflow_max must be above the last edge, got {self.overflow_max} with edges {_listed(self.edges)}")
+        if self.overflow_max < 1:
+            raise OptionError(f"overflow_max must be at least 1, got {self.overflow_max}")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """What each bucket is padded to."""
+        return (*self.edges, self.overflow_max)
+
+    @property
+    def num_buckets(self) -> int:
+        return len(self.edges) + 1
+
+    @property
+    def overflow_bucket_id(self) -> int:
+        return len(self.edges)
+
+    def bucket_ids(self, lengths: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+        """The bucket of every length. Lengths above `overflow_max` get `num_buckets`, which is no bucket."""
+        return np.searchsorted(np.array(self.widths), lengths, side="left").astype(np.int32)
+
+    def get_bucket_id(self, length: int) -> int:
+        bucket = int(self.bucket_ids(np.array([length]))[0])
+        if length < 0 or bucket == self.num_buckets:
+            raise OptionError(f"length {length} is in no bucket: they hold 0 to {self.overflow_max}")
+        return bucket
+
+    def get_bucket_max_length(self, bucket_id: int) -> int:
+        return self.widths[self._checked(bucket_id)]
+
+    def get_bucket_range(self, bucket_id: int) -> tuple[int, int]:
+        """The shortest and the longest length of a bucket, both included."""
+        self._checked(bucket_id)
+        return (self.widths[bucket_id - 1] + 1 if bucket_id else 0, self.widths[bucket_id])
+
+    def is_overflow(self, bucket_id: int) -> bool:
+        return self._checked(bucket_id) == self.overflow_bucket_id
+
+    def _checked(self, bucket_id: int) -> int:
+        if not 0 <= bucket_id < self.num_buckets:
+            raise OptionError(f"bucket {bucket_id} does not exist: they are numbered 0 to {self.num_buckets - 1}")
+        return bucket_id
+
+
+def check_edges(edges: tuple[int, ...]) -> None:
+    """Edges are positive and ascend."""
+    if any(edge < 1 for edge in edges):
+        raise OptionError(f"bucket edges must be positive, got {_listed(edges)}")
+    if any(left >= right for left, right in pairwise(edges)):
+        raise OptionError(f"bucket edges must ascend, got {_listed(edges)}; did you mean {_listed(sorted(set(edges)))}?")
+
+
+def _listed(edges: tuple[int, ...] | list[int]) -> str:
+    return ",".join(str(edge) for edge in edges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketStats:
+    """What one bucket holds when every sample in it is padded to the bucket's width."""
+
+    bucket_id: int
+    bucket_max_length: int
+    sample_count: int
+    total_tokens: int
+
+    @classmethod
+    def of(cls, spec: BucketSpec, lengths: NDArray[np.integer[Any]]) -> "tuple[BucketStats, ...]":
+        """One for every bucket. Lengths that are in no bucket are not counted."""
+        ids = spec.bucket_ids(lengths)
+        counts = np.bincount(ids, minlength=spec.num_buckets + 1)
+        tokens = np.bincount(ids, weights=lengths, minlength=spec.num_buckets + 1)
+        return tuple(
+            cls(bucket_id=bucket, bucket_max_length=width, sample_count=int(counts[bucket]), total_tokens=int(tokens[bucket]))
+            for bucket, width in enumerate(spec.widths)
+        )
+
+    @property
+    def fill(self) -> Fill:
+        return Fill(self.total_tokens, self.sample_count * self.bucket_max_length)
+
+    @property
+    def padded_tokens(self) -> int:
+        return self.fill.slots
+
+    @property
+    def padding_tokens(self) -> int:
+        return self.fill.slots - self.fill.used
+
+    @property
+    def efficiency(self) -> float:
+        return self.fill.ratio
+
+    @property
+    def avg_length(self) -> float:
+        return self.total_tokens / self.sample_count if self.sample_count else 0.0

@@ -1,0 +1,130 @@
+"""Build the columns of one epoch: units -> (packed) rows -> microbatches -> global order.
+
+A pure function of units, config and epoch. Everything random comes from `brim.core.rng`, keyed by the config's seed and the epoch.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.rng import permutation
+from brim.plan.buckets import BucketSpec
+from brim.plan.config import BatchingConfig, PadPolicy
+from brim.plan.deal import deal_order
+from brim.plan.edges import optimal_widths
+from brim.plan.epoch import EpochColumns, gather
+from brim.plan.grouping import group_rows
+from brim.plan.packing import PackingConfig, Rows, pack
+from brim.plan.units import Units
+
+
+class BuiltEpoch(NamedTuple):
+    columns: EpochColumns
+    dropped: NDArray[np.int32]
+    """Units that `drop_last` left out."""
+
+
+def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
+    """The buckets of a plan: as given, or the best ones for these lengths; None for sorted windows and packed rows."""
+    if config.num_buckets is not None:
+        widths = optimal_widths(units.length, config.num_buckets, multiple=config.pad_to_multiple)
+        return BucketSpec(edges=widths[:-1], overflow_max=widths[-1])
+    if config.bucket_edges is None:
+        return None
+    edges = tuple(dict.fromkeys(_round_up(np.array(config.bucket_edges, np.int64), config.pad_to_multiple).tolist()))
+    longest = config.limit if config.overflow_max is not None else int(units.length.max(initial=1))
+    last = int(_round_up(np.array([longest]), config.pad_to_multiple)[0])
+    if edges and edges[-1] >= last:
+        return BucketSpec(edges=edges[:-1], overflow_max=edges[-1])
+    return BucketSpec(edges=edges, overflow_max=last)
+
+
+def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int) -> BuiltEpoch:
+    """Plan one epoch. Every unit is in exactly one microbatch, or in `dropped`."""
+    rows = _pack_rows(units, config.packing, config.seed, epoch) if config.packing is not None else None
+    lengths = np.maximum(units.length if rows is None else rows.totals(np.maximum(units.length, 1)).astype(np.int32), 1)
+    group = units.group if rows is None or units.group is None else units.group[rows.order[rows.ptr[:-1]]]
+    bucket = None if buckets is None else buckets.bucket_ids(lengths)
+    width = _widths(lengths, bucket, buckets, config)
+    fixed = config.packing.pad_to_max if config.packing is not None else config.pad_policy is PadPolicy.PAD_TO_BUCKET
+    groups = group_rows(
+        width,
+        _kinds(group, bucket, buckets),
+        budget=config.token_budget,
+        max_rows=config.max_sequences,
+        window=config.window,
+        uniform=fixed,
+        drop_last=config.drop_last,
+        seed=config.seed,
+        epoch=epoch,
+    )
+    first = groups.order[groups.ptr[:-1]]  # the widest row of every microbatch
+    columns = _columns(units, rows, groups.order, groups.ptr, width[first])
+    columns = replace(
+        columns,
+        bucket=np.zeros(len(first), np.int32) if bucket is None else bucket[first],
+        group=None if group is None else group[first],
+    )
+    order = deal_order(columns.cost, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
+    dropped = groups.dropped.astype(np.int32) if rows is None else rows.order[gather(rows.ptr, groups.dropped)[0]]
+    return BuiltEpoch(columns.take(order), np.sort(dropped))
+
+
+def _pack_rows(units: Units, packing: PackingConfig, seed: int, epoch: int) -> Rows:
+    """Pack the units of each group by itself; which of several equally long units go together changes with the epoch."""
+    arrivals = permutation(len(units), seed=seed, purpose="pack", epoch=epoch).astype(np.int32)
+    if units.group is None:
+        return pack(units.length, packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences, order=arrivals)
+    orders, ptrs, end = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0
+    for group in np.unique(units.group):
+        members = arrivals[units.group[arrivals] == group]
+        rows = pack(units.length[members], packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences)
+        orders.append(members[rows.order])
+        ptrs.append(rows.ptr[1:] + end)
+        end += len(members)
+    return Rows(np.concatenate(orders), np.concatenate(ptrs))
+
+
+def _widths(
+    lengths: NDArray[np.int32], bucket: NDArray[np.int32] | None, buckets: BucketSpec | None, config: BatchingConfig
+) -> NDArray[np.int32]:
+    """What every row is padded to, at the least."""
+    if config.packing is not None and config.packing.pad_to_max:
+        return np.full(len(lengths), config.packing_width, np.int32)
+    if bucket is not None and buckets is not None and config.pad_policy is PadPolicy.PAD_TO_BUCKET:
+        return np.array(buckets.widths, np.int32)[bucket]
+    return _round_up(lengths, config.pad_to_multiple).astype(np.int32)
+
+
+def _round_up(values: NDArray[np.integer], multiple: int) -> NDArray[np.integer]:  # pyright: ignore[reportMissingTypeArgument]
+    return values if multiple == 1 else -(-values // multiple) * multiple
+
+
+def _kinds(group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, buckets: BucketSpec | None) -> NDArray[np.int32] | None:
+    """Rows of different kinds never share a microbatch."""
+    if group is None or bucket is None or buckets is None:
+        return bucket if group is None else group
+    return group * np.int32(buckets.num_buckets) + bucket
+
+
+def _columns(
+    units: Units, rows: Rows | None, row_order: NDArray[np.int64], row_ptr: NDArray[np.int64], width: NDArray[np.int32]
+) -> EpochColumns:
+    if rows is None:
+        unit, seq_ptr, bounds = row_order.astype(np.int32), None, row_ptr
+    else:
+        places, seq_ptr = gather(rows.ptr, row_order)
+        unit, bounds = rows.order[places], seq_ptr[row_ptr]
+    lengths = units.length[unit].astype(np.int64)
+    tokens = _sums(lengths, bounds)
+    attention = np.diff(row_ptr) * width.astype(np.int64) ** 2 if rows is None else _sums(lengths**2, bounds)
+    empty = np.zeros(len(width), np.int32)
+    return EpochColumns(unit=unit, row_ptr=row_ptr, width=width, bucket=empty, tokens=tokens, attention=attention, seq_ptr=seq_ptr)
+
+
+def _sums(values: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    total = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=total[1:])
+    return total[bounds[1:]] - total[bounds[:-1]]

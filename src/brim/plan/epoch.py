@@ -1,0 +1,268 @@
+"""One epoch of a plan: its microbatches as columns, and the views that people and trainers look at.
+
+The columns are all there is; an `EpochPlan` is a window onto them for one rank, and a `MicrobatchSpec` is made when it is asked for.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import OptionError
+from brim.core.fill import Fill
+from brim.core.fingerprint import fingerprint
+from brim.data.ids import Ids, SampleId
+from brim.plan.deal import NULL, Deal, Round, cost
+from brim.plan.units import Units
+
+
+@dataclass(frozen=True)
+class EpochColumns:
+    """Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`; packed row r has the units `unit[seq_ptr[r]:seq_ptr[r + 1]]`."""
+
+    unit: NDArray[np.int32]
+    row_ptr: NDArray[np.int64]  # [microbatches + 1]
+    width: NDArray[np.int32]  # [microbatches], padded length
+    bucket: NDArray[np.int32]  # [microbatches]
+    tokens: NDArray[np.int64]  # [microbatches], without padding
+    attention: NDArray[np.int64]  # [microbatches], sum of the squared lengths that attend to themselves
+    seq_ptr: NDArray[np.int64] | None = None  # [rows + 1]; None: every row is one unit
+    group: NDArray[np.int32] | None = None  # [microbatches]
+
+    def __len__(self) -> int:
+        return len(self.width)
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        return np.diff(self.row_ptr) * self.width.astype(np.int64)
+
+    @property
+    def cost(self) -> NDArray[np.int64]:
+        return cost(self.slots, self.attention)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Covers every number of the epoch: order, boundaries, widths, packs."""
+        return fingerprint(**self.columns)
+
+    def take(self, microbatches: NDArray[np.int64]) -> "EpochColumns":
+        """Some microbatches, in the given order; NULL gives an empty one."""
+        real = microbatches >= 0
+        rows, row_ptr = gather(self.row_ptr, microbatches)
+        unit, seq_ptr = self.unit, None
+        if self.seq_ptr is None:
+            unit = unit[rows]
+        else:
+            places, seq_ptr = gather(self.seq_ptr, rows)
+            unit = unit[places]
+
+        def picked(column: NDArray[Any]) -> NDArray[Any]:
+            return np.where(real, column[microbatches], 0).astype(column.dtype) if len(column) else np.zeros(len(real), column.dtype)
+
+        return EpochColumns(
+            unit=unit,
+            row_ptr=row_ptr,
+            width=picked(self.width),
+            bucket=picked(self.bucket),
+            tokens=picked(self.tokens),
+            attention=picked(self.attention),
+            seq_ptr=seq_ptr,
+            group=None if self.group is None else picked(self.group),
+        )
+
+
+def gather(ptr: NDArray[np.int64], segments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of some segments, one behind the other, and the new boundaries. A negative segment is empty."""
+    if len(ptr) == 1:
+        return np.empty(0, np.int64), np.zeros(len(segments) + 1, np.int64)
+    sizes = np.where(segments >= 0, ptr[segments + 1] - ptr[segments], 0)
+    bounds = np.zeros(len(segments) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return np.arange(bounds[-1]) + np.repeat(ptr[segments] - bounds[:-1], sizes), bounds
+
+
+@dataclass(frozen=True, eq=False)
+class MicrobatchSpec:
+    """What goes into one forward pass on one rank.
+
+    Sequence s is `lengths[s]` tokens of row `indices[s]` of the length table (id `samples[s]`), from its token `starts[s]` on. Row r of
+    the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`; unless packed, that is one each.
+    """
+
+    epoch: int
+    index: int  # in the global order; NULL (-1) for an empty microbatch
+    samples: tuple[SampleId, ...]
+    indices: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    row_ptr: NDArray[np.int64]
+    max_len: int
+    bucket_id: int = 0
+    group: str | None = None
+    packed: bool = False
+    next_index: int = 0
+    """Where the epoch goes on when all ranks have done their microbatch of this round; see `BatchPlan.position`."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is empty: it pads out a round so that no rank waits for another, and counts for nothing."""
+        return self.index == NULL
+
+    @property
+    def batch_size(self) -> int:
+        """Rows."""
+        return len(self.row_ptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.batch_size, self.max_len)
+
+    @property
+    def packs(self) -> tuple[tuple[SampleId, ...], ...] | None:
+        """The samples of each row, if rows are packed."""
+        if not self.packed:
+            return None
+        bounds = self.row_ptr.tolist()
+        return tuple(self.samples[start:end] for start, end in pairwise(bounds))
+
+    @property
+    def num_packs(self) -> int:
+        return self.batch_size if self.packed else 0
+
+    @property
+    def token_count(self) -> int:
+        """Without padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def padded_token_count(self) -> int:
+        return self.batch_size * self.max_len
+
+    @property
+    def fill(self) -> Fill:
+        return Fill(self.token_count, self.padded_token_count)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MicrobatchSpec):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
+
+    def renumbered(self, index: int) -> "MicrobatchSpec":
+        return replace(self, index=index, next_index=index + 1)
+
+
+@dataclass(frozen=True)
+class EpochPlan(Sequence[MicrobatchSpec]):
+    """The microbatches of one epoch for one rank, in order. A sequence with O(1) access, also for `async for`."""
+
+    epoch: int
+    columns: EpochColumns
+    units: Units
+    ids: Ids
+    group_names: tuple[str, ...]
+    deal: Deal
+    rank: int = 0
+    order: NDArray[np.int64] | None = None
+    """Where the columns are not in the global order: the column of each global index."""
+    partial: bool = False
+    """Whether the columns hold this rank's microbatches only, empty ones included."""
+
+    def __len__(self) -> int:
+        return self.deal.rounds
+
+    @overload
+    def __getitem__(self, index: int) -> MicrobatchSpec: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MicrobatchSpec]: ...
+    def __getitem__(self, index: int | slice) -> MicrobatchSpec | list[MicrobatchSpec]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"microbatch {index} of {len(self)} in epoch {self.epoch}")
+        return self._spec(self.deal.round(index % len(self)))
+
+    def __iter__(self) -> Iterator[MicrobatchSpec]:
+        return self.iter_from(0)
+
+    async def __aiter__(self) -> AsyncIterator[MicrobatchSpec]:
+        for spec in self:
+            yield spec
+
+    def iter_from(self, position: int) -> Iterator[MicrobatchSpec]:
+        """What this rank still has to do when the first `position` microbatches of the global order are done."""
+        if not 0 <= position <= self.deal.length:
+            raise OptionError(f"microbatch {position} does not exist: epoch {self.epoch} has {self.deal.length}")
+        if self.partial and self.deal.round_number(position) is None:
+            raise OptionError(
+                f"microbatch {position} is not where a round of {self.deal.world_size} ranks starts; continue from the whole plan instead"
+            )
+        return (self._spec(round) for round in self.deal.rounds_from(position))
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps."""
+        return self.deal.steps
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Where this rank's microbatches are in the columns, in order; NULL for empty ones."""
+        indices = self.deal.indices(self.rank)
+        if self.partial:
+            return np.where(indices == NULL, NULL, np.arange(len(indices)))
+        return indices if self.order is None else np.where(indices == NULL, NULL, self.order[indices])
+
+    @property
+    def total_samples(self) -> int:
+        """Sequences on this rank; a sample that was split counts once per piece."""
+        return len(self.columns.take(self.places).unit)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.fill.used
+
+    @property
+    def fill(self) -> Fill:
+        real = self.places[self.places != NULL]
+        return Fill(int(self.columns.tokens[real].sum()), int(self.columns.slots[real].sum()))
+
+    def _spec(self, round: Round) -> MicrobatchSpec:
+        index = self.deal.index(round, self.rank)
+        if index == NULL or not self.partial:
+            return self._at(index, index if index == NULL or self.order is None else int(self.order[index]), round.end)
+        number = self.deal.round_number(round.start)
+        return self._at(index, NULL if number is None else number, round.end)
+
+    def _at(self, index: int, at: int, next_index: int) -> MicrobatchSpec:
+        columns = self.columns
+        first, last = (int(columns.row_ptr[at]), int(columns.row_ptr[at + 1])) if at != NULL else (0, 0)
+        if columns.seq_ptr is None:
+            units, row_ptr = columns.unit[first:last], np.arange(last - first + 1)
+        else:
+            bounds = columns.seq_ptr[first : last + 1]
+            units, row_ptr = columns.unit[bounds[0] : bounds[-1]], bounds - bounds[0]
+        indices = self.units.samples(units)
+        group = None if columns.group is None or at == NULL else self.group_names[columns.group[at]]
+        return MicrobatchSpec(
+            epoch=self.epoch,
+            index=index,
+            samples=self.ids.take(indices),
+            indices=indices,
+            starts=self.units.starts(units),
+            lengths=self.units.length[units],
+            row_ptr=row_ptr,
+            max_len=int(columns.width[at]) if at != NULL else 0,
+            bucket_id=int(columns.bucket[at]) if at != NULL else 0,
+            group=group,
+            packed=columns.seq_ptr is not None,
+            next_index=next_index,
+        )

@@ -1,0 +1,97 @@
+"""Cut rows into microbatches under a token budget.
+
+Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest first. Walking a
+window from the wide end, a microbatch takes as many rows as the budget allows at the width of its first row, so the budget is a bound
+by construction. Rows of a bucket that are all padded to the same width need no windows: they are cut by counting.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.rng import permutation
+from brim.core.sorting import order_by
+
+WINDOW = 8192
+
+
+class Groups(NamedTuple):
+    """Microbatch i is `order[ptr[i]:ptr[i + 1]]`; `dropped` rows are in none."""
+
+    order: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    dropped: NDArray[np.int64]
+
+
+def group_rows(
+    width: NDArray[np.int32],
+    kind: NDArray[np.int32] | None,
+    *,
+    budget: int,
+    max_rows: int | None,
+    window: int | None,
+    uniform: bool,
+    drop_last: bool,
+    seed: int,
+    epoch: int,
+) -> Groups:
+    """Group rows of the given widths. `uniform` says that all rows of a kind have one width.
+
+    Without a `window`, windows hold 8192 rows, or half of the rows if there are fewer: two random halves, so that even a small data
+    set meets in new company every epoch.
+    """
+    n = len(width)
+    order = permutation(n, seed=seed, purpose="group", epoch=epoch)
+    if kind is not None:
+        order = order[order_by(kind[order])]
+    bounds = _kind_bounds(None if kind is None else kind[order], n)
+    if not uniform:
+        size = window or min(WINDOW, -(-n // 2))
+        bounds = _window_bounds(bounds, size)
+        number = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        narrowness = width.max(initial=0) - width[order]
+        order = order[order_by(number, narrowness)]
+    take = budget // width[order]
+    if max_rows is not None:
+        take = np.minimum(take, max_rows)
+    return _cut(order, take, bounds, drop_last)
+
+
+def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
+    """Where runs of one kind begin, and the end."""
+    changes = np.empty(0, np.int64) if kind is None else np.flatnonzero(np.diff(kind)) + 1
+    return np.concatenate([[0], changes, [n]]) if n else np.zeros(1, np.int64)
+
+
+def _window_bounds(bounds: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Cut runs into windows of nearly equal size, none above `size`."""
+    pieces: list[NDArray[np.int64]] = []
+    for start, end in _pairs(bounds):
+        count = -(-(end - start) // size)
+        pieces.append(start + (end - start) * np.arange(count) // count)
+    return np.concatenate([*pieces, bounds[-1:]])
+
+
+def _pairs(bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+
+
+def _cut(order: NDArray[np.int64], take: NDArray[np.int32], bounds: NDArray[np.int64], drop_last: bool) -> Groups:
+    takes = take.data
+    starts: list[int] = []
+    dropped: list[NDArray[np.int64]] = []
+    kept = np.ones(len(order), np.bool_) if drop_last else None
+    for start, end in _pairs(bounds):
+        while start < end:
+            if kept is not None and start + takes[start] > end:
+                dropped.append(order[start:end])
+                kept[start:end] = False
+                break
+            starts.append(start)
+            start += takes[start]
+    ptr = np.array([*starts, len(order)], np.int64)
+    if kept is None:
+        return Groups(order, ptr, np.empty(0, np.int64))
+    ptr = np.concatenate([[0], np.cumsum(kept)])[ptr]  # places move down past what was dropped
+    return Groups(order[kept], ptr, np.concatenate([np.empty(0, np.int64), *dropped]))

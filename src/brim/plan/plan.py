@@ -1,0 +1,313 @@
+"""`BatchPlan`: a pure function of lengths and config, from which any number of ranks can work.
+
+A plan holds no iterators and no state. Epochs are built when they are first asked for, or mapped from disk (`brim.plan.store`); a shard
+is a view of the same epochs for one rank.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import DataError, MismatchError, OptionError
+from brim.core.fingerprint import fingerprint
+from brim.data.ids import SampleId
+from brim.data.lengths import LengthCache, LengthEntry
+from brim.plan.buckets import BucketSpec
+from brim.plan.build import BuiltEpoch, build_epoch, choose_buckets
+from brim.plan.config import BatchingConfig
+from brim.plan.deal import Deal, deal_order
+from brim.plan.epoch import EpochPlan, MicrobatchSpec
+from brim.plan.position import CheckpointPosition
+from brim.plan.units import Counts, Units, make_units
+
+ALGORITHM = 1
+"""Part of every fingerprint. Goes up when the same inputs would give another plan."""
+
+Lengths = LengthCache | Mapping[str, int] | Mapping[SampleId, int] | Iterable[LengthEntry]
+
+
+class Epochs(Protocol):
+    """Where a plan gets its epochs from."""
+
+    @property
+    def table(self) -> LengthCache: ...
+    @property
+    def units(self) -> Units: ...
+    @property
+    def counts(self) -> Counts: ...
+    @property
+    def buckets(self) -> BucketSpec | None: ...
+    def built(self, epoch: int) -> BuiltEpoch: ...
+    def num_microbatches(self, epoch: int) -> int: ...
+
+
+class BuiltEpochs:
+    """Epochs built in memory, the last one kept."""
+
+    def __init__(self, table: LengthCache, config: BatchingConfig) -> None:
+        if len(table) == 0:
+            raise DataError("there are no samples to plan: the length table is empty")
+        self.table, self._config = table, config
+        self.units, self.counts = make_units(table, config.limit, config.overflow)
+        if len(self.units) == 0:
+            raise DataError(f'there are no samples to plan: overflow="skip" leaves out all {len(table)}, none fits in {config.limit}')
+        self.buckets = choose_buckets(self.units, config)
+        self._last: tuple[int, BuiltEpoch] | None = None
+
+    def built(self, epoch: int) -> BuiltEpoch:
+        if self._last is None or self._last[0] != epoch:
+            self._last = (epoch, build_epoch(self.units, self._config, self.buckets, epoch))
+        return self._last[1]
+
+    def num_microbatches(self, epoch: int) -> int:
+        return len(self.built(epoch).columns)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a plan a rank has. `partial` says that the epochs hold that part only."""
+
+    rank: int = 0
+    world_size: int = 1
+    partial: bool = False
+    totals: tuple[int, ...] = ()
+    """Of a partial plan: how many microbatches each epoch has over all ranks."""
+
+
+class BatchPlan:
+    """Which samples share a microbatch, and in which order, for each epoch.
+
+    Example:
+        >>> plan = BatchPlan.build({"a": 5, "b": 3, "c": 4}, BatchingConfig(token_budget=8), num_epochs=2)
+        >>> sorted(id for microbatch in plan.iter_epoch(0) for id in microbatch.samples)
+        ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        config: BatchingConfig,
+        num_epochs: int,
+        fingerprint: str,
+        *,
+        step_size: int | None = None,
+        share: Share | None = None,
+    ) -> None:
+        """Use `build` or `load`."""
+        self.epochs, self.config, self.num_epochs, self.fingerprint = epochs, config, num_epochs, fingerprint
+        self._step_size, self.share = step_size or config.microbatches_per_step, share or Share()
+
+    @classmethod
+    def build(cls, lengths: Lengths, config: BatchingConfig | None = None, *, num_epochs: int = 1) -> "BatchPlan":
+        """Plan `num_epochs` epochs. A mapping is planned in the order of its ids, so the order of a dict does not matter.
+
+        Raises:
+            LengthError: A sample does not fit and `config.overflow` is "error".
+        """
+        if num_epochs < 1:
+            raise OptionError(f"the number of epochs must be at least 1, got {num_epochs}")
+        config = config or BatchingConfig()
+        table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
+        return cls(BuiltEpochs(table, config), config, num_epochs, plan_fingerprint(table, config, num_epochs))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "BatchPlan":
+        """Open a plan directory without reading its columns. See `brim.plan.store`."""
+        from brim.plan.store import load_plan
+
+        return load_plan(path)
+
+    def save(self, path: str | os.PathLike[str], *, lazy: bool = False) -> None:
+        """Write the plan as a directory, whole or not at all. `lazy` leaves the epochs out; they are built again when they are used."""
+        from brim.plan.store import save_plan
+
+        save_plan(self, path, lazy=lazy)
+
+    @property
+    def table(self) -> LengthCache:
+        """The lengths it was built from."""
+        return self.epochs.table
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the samples: skipped, truncated, split."""
+        return self.epochs.counts
+
+    @property
+    def buckets(self) -> BucketSpec | None:
+        return self.epochs.buckets
+
+    @property
+    def step_size(self) -> int:
+        """Microbatches in an optimizer step: as configured, or one for each rank."""
+        return self._step_size or self.share.world_size
+
+    @property
+    def rank(self) -> int:
+        return self.share.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.share.world_size
+
+    @cached_property
+    def total_microbatches(self) -> int:
+        """Over all epochs, on this rank, empty ones included."""
+        return sum(self.num_microbatches(epoch) for epoch in range(self.num_epochs))
+
+    def num_microbatches(self, epoch: int) -> int:
+        """How many microbatches this rank takes in an epoch, empty ones included; the same on every rank."""
+        return self.deal(epoch).rounds
+
+    def deal(self, epoch: int) -> Deal:
+        """Who takes what in an epoch."""
+        self._check_epoch(epoch)
+        total = self.share.totals[epoch] if self.share.partial else self.epochs.num_microbatches(epoch)
+        return Deal(total, self.step_size, self.share.world_size, self.config.remainder)
+
+    def get_epoch(self, epoch: int) -> EpochPlan:
+        """One epoch, for this rank."""
+        self._check_epoch(epoch)
+        columns, units, table = self.epochs.built(epoch).columns, self.epochs.units, self.epochs.table
+        order = None
+        if not self.share.partial and self.step_size != (self.config.microbatches_per_step or 1):
+            order = deal_order(columns.cost, self.step_size, seed=self.config.seed, epoch=epoch)
+        return EpochPlan(
+            epoch=epoch,
+            columns=columns,
+            units=units,
+            ids=table.ids,
+            group_names=table.group_names,
+            deal=self.deal(epoch),
+            rank=self.share.rank,
+            order=order,
+            partial=self.share.partial,
+        )
+
+    def dropped(self, epoch: int) -> tuple[SampleId, ...]:
+        """The samples that `drop_last` leaves out of an epoch."""
+        self._check_epoch(epoch)
+        return self.table.ids.take(np.unique(self.epochs.units.samples(self.epochs.built(epoch).dropped)))
+
+    def skipped(self) -> tuple[SampleId, ...]:
+        """The samples that `overflow="skip"` leaves out of every epoch."""
+        return self.table.ids.take(self._too_long()) if self.counts.skipped else ()
+
+    def truncated(self) -> tuple[SampleId, ...]:
+        """The samples that `overflow="truncate"` cuts."""
+        return self.table.ids.take(self._too_long()) if self.counts.truncated else ()
+
+    def _too_long(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.table.lengths > self.config.limit)
+
+    def iter_epoch(self, epoch: int = 0) -> EpochPlan:
+        """The microbatches of an epoch, for `for` and `async for`."""
+        return self.get_epoch(epoch)
+
+    def iter_from(self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0) -> Iterator[tuple[int, int, MicrobatchSpec]]:
+        """(epoch, index, microbatch) from a position to the end of the last epoch, for this rank.
+
+        The position is global: the same numbers continue the run on any number of ranks. `index` is where the round of this microbatch
+        starts, so it is the same on all ranks; the position after it is `microbatch.next_index`.
+
+        Raises:
+            MismatchError: The position belongs to another plan.
+        """
+        plan, start, at = (self, epoch, microbatch_idx) if isinstance(epoch, int) else self._resumed(epoch)
+        if start == plan.num_epochs and at == 0:
+            return iter(())
+        if not 0 <= start < plan.num_epochs:
+            raise OptionError(f"epoch {start} does not exist: the plan has epochs 0 to {plan.num_epochs - 1}")
+        plan.get_epoch(start).iter_from(at)  # a position that does not exist is an error now, not at the first microbatch
+        return plan._iterate(start, at)
+
+    def _iterate(self, start: int, at: int) -> Iterator[tuple[int, int, MicrobatchSpec]]:
+        for epoch in range(start, self.num_epochs):
+            here = at if epoch == start else 0
+            for microbatch in self.get_epoch(epoch).iter_from(here):
+                yield epoch, here, microbatch
+                here = microbatch.next_index
+
+    def _resumed(self, position: CheckpointPosition) -> "tuple[BatchPlan, int, int]":
+        if position.fingerprint != self.fingerprint:
+            raise MismatchError(
+                f"this position belongs to another plan: it was made with {position.fingerprint[:8] or 'none'}.., this plan is "
+                f"{self.fingerprint[:8]}..; load the plan of that run, or start from the beginning"
+            )
+        return self.with_step_size(position.microbatches_per_step), position.epoch, position.microbatch_idx
+
+    def position(self, epoch: int, microbatch_idx: int, global_step: int = 0) -> CheckpointPosition:
+        """The position before a microbatch of the global order. At the end of an epoch it is the start of the next."""
+        length = self.deal(epoch).length if epoch < self.num_epochs else 0
+        if not 0 <= microbatch_idx <= length:
+            raise OptionError(f"microbatch {microbatch_idx} does not exist: epoch {epoch} has {length}")
+        if microbatch_idx == length and epoch < self.num_epochs:
+            epoch, microbatch_idx = epoch + 1, 0
+        return CheckpointPosition(
+            epoch=epoch,
+            microbatch_idx=microbatch_idx,
+            global_step=global_step,
+            microbatches_per_step=self.step_size,
+            fingerprint=self.fingerprint,
+        )
+
+    def with_step_size(self, microbatches_per_step: int) -> "BatchPlan":
+        """The same plan with optimizer steps of so many microbatches. Only a plan that does not fix the number can be asked."""
+        if microbatches_per_step == self._step_size:
+            return self
+        if microbatches_per_step < 1:
+            raise OptionError(f"microbatches_per_step must be at least 1, got {microbatches_per_step}")
+        if self._step_size is not None:
+            raise MismatchError(f"the plan has steps of {self._step_size} microbatches, not {microbatches_per_step}")
+        return BatchPlan(self.epochs, self.config, self.num_epochs, self.fingerprint, step_size=microbatches_per_step, share=self.share)
+
+    def shard(self, rank: int, world_size: int) -> "BatchPlan":
+        """The part of one rank. All ranks take equally many microbatches.
+
+        Dealt in rounds, in which every rank gets one. Unless the plan fixes the microbatches per step, a round is a step, and its
+        microbatches cost nearly the same. `config.remainder` decides about a last step that is short.
+        """
+        if self.share != Share():
+            raise OptionError(f"this plan is already the share of rank {self.rank} of {self.world_size}; shard the whole plan instead")
+        if world_size < 1:
+            raise OptionError(f"world_size must be at least 1, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank}")
+        return BatchPlan(
+            self.epochs,
+            self.config,
+            self.num_epochs,
+            self.fingerprint,
+            step_size=self._step_size,
+            share=replace(self.share, rank=rank, world_size=world_size),
+        )
+
+    def _check_epoch(self, epoch: int) -> None:
+        if not 0 <= epoch < self.num_epochs:
+            raise OptionError(f"epoch {epoch} does not exist: the plan has epochs 0 to {self.num_epochs - 1}")
+
+    def __repr__(self) -> str:
+        part = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
+        return f"BatchPlan({self.counts.samples} samples, {self.num_epochs} epochs, budget {self.config.token_budget}{part})"
+
+
+class BatchPlanBuilder:
+    """Builds plans from one set of lengths and one config."""
+
+    def __init__(self, lengths: Lengths, batching_config: BatchingConfig, *, dataset_hash: str = "", tokenizer_hash: str = "") -> None:
+        self.table = LengthCache.from_lengths(lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash)  # pyright: ignore[reportArgumentType]
+        self.batching_config = batching_config
+
+    def build(self, num_epochs: int = 1) -> BatchPlan:
+        return BatchPlan.build(self.table, self.batching_config, num_epochs=num_epochs)
+
+
+def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int) -> str:
+    """Changes if anything changes that reaches a tensor: data, tokenizer, ids, lengths, groups, any option, the planner itself."""
+    parts: dict[str, Any] = {"lengths": table.fingerprint, "config": config.to_dict(), "epochs": num_epochs, "algorithm": ALGORITHM}
+    return fingerprint(**parts)

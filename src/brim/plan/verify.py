@@ -1,0 +1,135 @@
+"""Compare a plan with lengths and options: everything that differs, one line each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import MismatchError
+from brim.data.ids import Ids
+from brim.data.lengths import LengthCache
+from brim.plan.build import build_epoch
+from brim.plan.config import BatchingConfig
+from brim.plan.plan import BatchPlan, plan_fingerprint
+from brim.plan.store import StoredEpochs
+
+NAMED = 5
+"""How many samples a difference names before it only counts."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    kind: str
+    """added, removed, longer, shorter, group, order, tokenizer, data, config, damaged, epoch"""
+    message: str
+    samples: tuple[str, ...] = ()
+
+
+def verify_plan(plan: BatchPlan, lengths: LengthCache | None = None, config: BatchingConfig | None = None) -> list[Difference]:
+    """What keeps `plan` from being the plan for these lengths and options. Nothing: it is that plan, to the last number.
+
+    Files are checked against their checksums, and stored epochs are planned again and compared.
+    """
+    found: list[Difference] = []
+    if isinstance(plan.epochs, StoredEpochs):
+        found += [Difference("damaged", message) for message in plan.epochs.damage()]
+    if any(difference.kind == "damaged" for difference in found):
+        return found
+    if lengths is not None:
+        found += compare_lengths(plan.table, lengths)
+    if config is not None:
+        found += compare_configs(plan.config, config)
+    return found or _compare_epochs(plan)
+
+
+def refuse_mismatch(plan: BatchPlan, lengths: LengthCache, *, plan_name: str = "the plan", lengths_name: str = "the lengths") -> None:
+    """
+    Raises:
+        MismatchError: The plan was built for other lengths.
+    """
+    if plan.table.fingerprint == lengths.fingerprint:
+        return
+    differences = compare_lengths(plan.table, lengths)
+    raise MismatchError(
+        f"this plan was built for other lengths: {plan_name} expects {plan.table.fingerprint[:6]}.., {lengths_name} is "
+        f"{lengths.fingerprint[:6]}.. ({'; '.join(difference.message for difference in differences)}). Rebuild it with `brim plan build`, "
+        "or pass the old lengths."
+    )
+
+
+def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
+    """How `new` differs from `old`: samples added and removed, lengths, groups, order, tokenizer, data."""
+    if old.fingerprint == new.fingerprint:
+        return []
+    found: list[Difference] = []
+    old_rows, new_rows, removed, added = _matched(old.ids, new.ids)
+    _note(found, "added", new.ids, added)
+    _note(found, "removed", old.ids, removed)
+    grown = new.lengths[new_rows].astype(np.int64) - old.lengths[old_rows]
+    _note(found, "longer", new.ids, new_rows[grown > 0])
+    _note(found, "shorter", new.ids, new_rows[grown < 0])
+    regrouped = (
+        np.array([old.entry(a).group != new.entry(b).group for a, b in zip(old_rows, new_rows, strict=True)], np.bool_)
+        if (old.groups is not None or new.groups is not None)
+        else np.zeros(len(old_rows), np.bool_)
+    )
+    _note(found, "group", new.ids, new_rows[regrouped], "in another group")
+    if np.any(np.diff(new_rows) < 0):
+        found.append(Difference("order", "the samples are in another order"))
+    if old.tokenizer_hash != new.tokenizer_hash:
+        found.append(
+            Difference("tokenizer", f"other tokenizer ({old.tokenizer_hash[:6] or 'none'}.. -> {new.tokenizer_hash[:6] or 'none'}..)")
+        )
+    if old.dataset_hash != new.dataset_hash:
+        found.append(Difference("data", f"other data ({old.dataset_hash[:6] or 'none'}.. -> {new.dataset_hash[:6] or 'none'}..)"))
+    return found
+
+
+def _matched(old: Ids, new: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of `old` and `new` with equal ids, in the order of `old`; and the rows of each that the other does not have."""
+    if not old.columns and not new.columns:
+        both = min(len(old), len(new))
+        return np.arange(both), np.arange(both), np.arange(both, len(old)), np.arange(both, len(new))
+    row_in_new = {id: row for row, id in enumerate(new)}
+    at = np.array([row_in_new.get(id, -1) for id in old], np.int64)
+    kept = np.flatnonzero(at >= 0)
+    is_new = np.ones(len(new), np.bool_)
+    is_new[at[kept]] = False
+    return kept, at[kept], np.flatnonzero(at < 0), np.flatnonzero(is_new)
+
+
+def _note(found: list[Difference], kind: str, ids: Ids, rows: NDArray[np.int64], words: str | None = None) -> None:
+    if len(rows) == 0:
+        return
+    names = tuple(str(id) for id in ids.take(rows))
+    shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    found.append(Difference(kind, f"{len(rows)} {words or kind}: {shown}", names))
+
+
+def compare_configs(old: BatchingConfig, new: BatchingConfig) -> list[Difference]:
+    old_values, new_values = old.to_dict(), new.to_dict()
+    return [
+        Difference("config", f"other {name} ({old_values[name]} -> {new_values[name]})")
+        for name in old_values
+        if old_values[name] != new_values[name]
+    ]
+
+
+def _compare_epochs(plan: BatchPlan) -> list[Difference]:
+    """Plan again, and compare number by number. A share of a plan is compared with the share of the whole plan."""
+    if plan.share.partial:
+        again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs).shard(plan.rank, plan.world_size)
+        expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
+        fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
+    else:
+        fingerprints = [
+            build_epoch(plan.epochs.units, plan.config, plan.buckets, epoch).columns.fingerprint for epoch in range(plan.num_epochs)
+        ]
+    found = [
+        Difference("epoch", f"epoch {epoch} is not what these lengths and options give")
+        for epoch, expected_fingerprint in enumerate(fingerprints)
+        if plan.epochs.built(epoch).columns.fingerprint != expected_fingerprint
+    ]
+    if plan_fingerprint(plan.table, plan.config, plan.num_epochs) != plan.fingerprint:
+        found.append(Difference("damaged", "the plan's fingerprint is not that of its lengths and options"))
+    return found
