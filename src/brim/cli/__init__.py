@@ -1,0 +1,46 @@
+"""The `brim` command: words to calls. The only folder that prints.
+
+Results go to stdout, talk and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data. Only
+click is loaded until a command runs.
+"""
+
+from brim.cli.app import Tree, run
+
+TREE: Tree = {
+    "lengths": (
+        "Measure how long every sample is.",
+        {
+            "build": ("brim.cli.lengths:build", "Tokenize a data set and keep the lengths."),
+            "stats": ("brim.cli.lengths:stats", "Summarise a length cache."),
+            "histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed."),
+        },
+    ),
+    "plan": (
+        "Plan which samples share a batch.",
+        {
+            "build": ("brim.cli.plan_build:build", "Build a plan from lengths."),
+            "info": ("brim.cli.plan_info:info", "Show what a plan holds."),
+            "verify": ("brim.cli.plan_verify:verify", "Check that a plan belongs to lengths and options."),
+            "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
+        },
+    ),
+    "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
+    "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),
+}
+
+HELP = """brim fills every batch to the brim.
+
+\b
+Examples:
+  brim sample-data -n 2000 -o train.jsonl
+  brim lengths build -d train.jsonl -t byte -o lengths.brim
+  brim plan build -l lengths.brim -b 16384 -e 3 -o plan/
+  brim plan info -p plan/
+
+Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data.
+"""
+
+
+def main() -> None:
+    """The console script."""
+    run("brim", HELP, TREE)

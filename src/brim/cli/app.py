@@ -1,0 +1,70 @@
+"""Trees of commands that are loaded when they are called, and errors that are one line."""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from brim import __version__
+from brim.core.errors import BrimError, did_you_mean
+
+Tree = Mapping[str, "tuple[str, str | Tree]"]
+"""A command: name -> ("module:command", help). A group: name -> (help, tree)."""
+
+
+class Group(click.Group):
+    """A group whose help needs none of its commands."""
+
+    def __init__(self, name: str, help: str, tree: Tree) -> None:
+        super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+        self._tree = tree
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._tree)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._tree:
+            return None
+        first, second = self._tree[cmd_name]
+        if not isinstance(second, str):
+            return Group(cmd_name, first, second)
+        module, attribute = first.split(":")
+        return getattr(import_module(module), attribute)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and args[0] not in self._tree:
+            ctx.fail(f"no such command: {args[0]}.{did_you_mean(args[0], self._tree)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, second if isinstance(second, str) else first) for name, (first, second) in self._tree.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def run(name: str, help: str, tree: Tree) -> NoReturn:
+    """Run the command line of this process."""
+    app = click.version_option(__version__, prog_name=name)(Group(name, help, tree))
+    sys.exit(_outcome(app, name))
+
+
+def _outcome(app: click.Command, name: str) -> int:
+    try:
+        return app.main(prog_name=name, standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BrimError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        return 2

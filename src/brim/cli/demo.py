@@ -1,0 +1,89 @@
+"""`brim demo`: the pipeline, end to end, on data that comes with brim."""
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from brim.analyze.strategies import compare_strategies
+from brim.cli.show import measuring_progress, show_table
+from brim.data.lengths import LengthCache
+from brim.data.measure import build_lengths
+from brim.data.synthetic import write_sample_data
+from brim.plan.config import BatchingConfig
+from brim.plan.packing import PackingConfig
+from brim.plan.plan import BatchPlan
+from brim.plan.verify import verify_plan
+
+WORLD_SIZE = 8
+
+
+@click.command()
+@click.option("-n", "--num-samples", "count", type=int, default=5000, show_default=True, help="How many samples.")
+@click.option("-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch.")
+@click.option("-o", "--output", metavar="DIR", help="Keep what it writes here.  [default: a temporary directory]")
+@click.pass_context
+def demo(ctx: click.Context, count: int, budget: int, output: str | None) -> None:
+    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards.
+
+    \b
+    Examples:
+      brim demo
+      brim demo -n 50000 -o demo-output/
+
+    Exit status: 0 every check held, 1 one did not, 2 the options are wrong.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(output or scratch)
+        held = _run(folder, folder if output else Path("DIR"), count, budget)
+    ctx.exit(0 if held else 1)
+
+
+def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
+    """`shown` is what the folder is called in what is printed."""
+    click.echo(f"$ brim sample-data -n {count} -o {shown / 'train.jsonl'}")
+    write_sample_data(folder / "train.jsonl", count)
+    click.echo(f"$ brim lengths build -d {shown / 'train.jsonl'} -t byte -o {shown / 'lengths.brim'}")
+    with measuring_progress(quiet=False) as progress:
+        build_lengths(folder / "train.jsonl", folder / "lengths.brim", "byte", progress=progress)
+    table = LengthCache.load(folder / "lengths.brim")
+    tokens = int(table.lengths.sum(dtype="int64"))
+    click.echo(f"  {len(table):,} samples, {tokens:,} tokens, the longest has {int(table.lengths.max()):,}")
+
+    click.echo(f"$ brim plan build -l {shown / 'lengths.brim'} -b {budget} -e 2 --pack --overflow split -o {shown / 'plan'}")
+    width = min(2048, budget)
+    config = BatchingConfig(token_budget=budget, packing=PackingConfig(max_length=width, pad_to_max=False), overflow="split")
+    BatchPlan.build(table, config, num_epochs=2).save(folder / "plan")
+    plan = BatchPlan.load(folder / "plan")
+    click.echo(f"  {plan}")
+
+    click.echo(f"$ brim plan verify -p {shown / 'plan'} -l {shown / 'lengths.brim'}")
+    whole = not verify_plan(plan, table)
+    click.echo(f"  the plan {'belongs' if whole else 'DOES NOT BELONG'} to the lengths")
+
+    once, equal = _deal(plan)
+    click.echo(f"  on {WORLD_SIZE} ranks every sample is seen {'exactly once' if once else 'NOT EXACTLY ONCE'} in each epoch")
+    click.echo(f"  and every rank takes {'equally many' if equal else 'NOT EQUALLY MANY'} microbatches")
+
+    strategies = compare_strategies(table, budget)
+    before = strategies[0].fill.slots
+    click.echo(f"\nPadding before and after, {len(table):,} samples, budget {budget:,}:")
+    show_table(
+        ["batching", "padding", "slots paid for", "of before", "batches", "shapes"],
+        [
+            [one.name, f"{one.fill.waste:.1%}", one.fill.slots, f"{one.fill.slots / before:.0%}", one.batches, one.shapes]
+            for one in strategies
+        ],
+    )
+    return whole and once and equal
+
+
+def _deal(plan: BatchPlan) -> tuple[bool, bool]:
+    """Whether every sample is seen once in each epoch, and whether all ranks take equally many microbatches."""
+    once = equal = True
+    for epoch in range(plan.num_epochs):
+        views = [plan.shard(rank, WORLD_SIZE).get_epoch(epoch) for rank in range(WORLD_SIZE)]
+        taken = sorted((int(row), int(start)) for view in views for one in view for row, start in zip(one.indices, one.starts, strict=True))
+        once &= len(taken) == len(set(taken)) and {row for row, _ in taken} == set(range(plan.counts.samples))
+        equal &= len({len(view) for view in views}) == 1
+    return once, equal

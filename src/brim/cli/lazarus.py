@@ -1,0 +1,44 @@
+"""The `lazarus` command: another tree onto the same commands."""
+
+from brim.cli.app import Tree, run
+
+TREE: Tree = {
+    "data": (
+        "Prepare data.",
+        {
+            "lengths": (
+                "Length caches.",
+                {
+                    "build": ("brim.cli.lengths:build", "Tokenize a data set and keep the lengths."),
+                    "stats": ("brim.cli.lengths:stats", "Summarise a length cache."),
+                },
+            ),
+            "batchplan": (
+                "Batch plans.",
+                {
+                    "build": ("brim.cli.plan_build:build", "Build a plan from lengths."),
+                    "info": ("brim.cli.plan_info:info", "Show what a plan holds."),
+                    "verify": ("brim.cli.plan_verify:verify", "Check that a plan belongs to lengths and options."),
+                    "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
+                },
+            ),
+            "batching": (
+                "Where the waste is.",
+                {"histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed.")},
+            ),
+        },
+    ),
+}
+
+HELP = """The commands of brim under the names of lazarus.
+
+\b
+Examples:
+  lazarus data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl
+  lazarus data batchplan build -l lengths.jsonl -e 3 -b 4096 -o batch_plan/
+"""
+
+
+def main() -> None:
+    """The console script."""
+    run("lazarus", HELP, TREE)

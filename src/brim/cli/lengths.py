@@ -1,0 +1,161 @@
+"""`brim lengths`: measure a data set, look at the result."""
+
+import click
+
+from brim.analyze.histogram import LengthHistogram, compute_length_histogram
+from brim.cli.show import bar, json_option, measuring_progress, show_facts, show_json, show_table
+from brim.data.format import RowFormat
+from brim.data.lengths import LengthCache
+from brim.data.measure import build_lengths
+
+cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
+
+
+@click.command()
+@click.option(
+    "-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="JSONL, Parquet, or a Hugging Face data set on disk."
+)
+@click.option(
+    "-t", "--tokenizer", default="byte", show_default=True, help="byte, a tokenizer.json, a directory, or a name in the local cache."
+)
+@click.option("-o", "--output", required=True, metavar="FILE", help="x.jsonl writes JSONL, any other name columns.")
+@click.option(
+    "--shape", default="auto", show_default=True, help="What a row is, if it could be several: tokens, messages, prompt, instruction, text."
+)
+@click.option("--text-field", help="The field that holds the text.")
+@click.option("--prompt-field", help="The field that holds the prompt.")
+@click.option("--response-field", help="The field that holds the response.")
+@click.option("--id-field", help="The field that holds the id.  [default: id or sample_id, else the row number]")
+@click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
+@click.option("--workers", type=int, help="Processes.  [default: all cores for large data, one for small]")
+@click.option(
+    "--torn-line",
+    "torn",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="What to do with a cut-off last line.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+@json_option
+def build(
+    data: str,
+    tokenizer: str,
+    output: str,
+    shape: str,
+    text_field: str | None,
+    prompt_field: str | None,
+    response_field: str | None,
+    id_field: str | None,
+    group_field: str | None,
+    workers: int | None,
+    torn: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Tokenize a data set and keep the lengths.
+
+    Rows may be text, prompt/response, instruction/input/output, messages, or input_ids. Killed and started again, it continues. Started
+    again after rows were added, it measures only those.
+
+    \b
+    Examples:
+      brim lengths build -d train.jsonl -t byte -o lengths.jsonl
+      brim lengths build -d train.jsonl -t gpt2 -o lengths.brim
+      brim lengths build -d qa.parquet --prompt-field question --response-field answer -o lengths.brim
+
+    Exit status: 0 written, 2 the options or the data are wrong.
+    """
+    format = RowFormat(
+        shape=shape,  # pyright: ignore[reportArgumentType]  checked there
+        text_field=text_field,
+        prompt_field=prompt_field,
+        response_field=response_field,
+        id_field=id_field,
+        group_field=group_field,
+    )
+    with measuring_progress(quiet) as progress:
+        built = build_lengths(data, output, tokenizer, format, workers=workers, torn=torn, progress=progress)  # pyright: ignore[reportArgumentType]
+    cache = built.cache
+    facts = {
+        "written": output,
+        "samples": len(cache),
+        "tokens": int(cache.lengths.sum(dtype="int64")),
+        "measured now": len(cache) - built.reused - built.resumed,
+        "reused": built.reused,
+        "resumed": built.resumed,
+        "blank lines": cache.source.get("blank", 0),
+        "torn lines skipped": cache.source.get("torn", 0),
+        "data": cache.dataset_hash,
+        "tokenizer": cache.tokenizer_hash,
+    }
+    show_json(facts) if as_json else show_facts(facts)
+
+
+@click.command()
+@cache_option
+@json_option
+def stats(cache: str, as_json: bool) -> None:
+    """Summarise a length cache.
+
+    \b
+    Examples:
+      brim lengths stats -c lengths.jsonl
+      brim lengths stats -c lengths.brim --json
+
+    Exit status: 0 shown, 2 the cache is missing or damaged.
+    """
+    table = LengthCache.load(cache)
+    histogram = compute_length_histogram(table.lengths)
+    facts = {
+        "samples": histogram.count,
+        "tokens": histogram.total,
+        "shortest": histogram.shortest,
+        "longest": histogram.longest,
+        "mean": round(histogram.mean, 1),
+        **{f"p{percent}": length for percent, length in histogram.percentiles.items()},
+        "groups": len(table.group_names),
+        "data": table.dataset_hash or "unknown",
+        "tokenizer": table.tokenizer_hash or "unknown",
+        "fingerprint": table.fingerprint,
+    }
+    show_json(facts) if as_json else show_facts(facts)
+
+
+@click.command()
+@cache_option
+@click.option("--bins", default=20, show_default=True, help="How many bins.")
+@click.option("--width", default=50, show_default=True, help="Characters of the longest bar.")
+@json_option
+def histogram(cache: str, bins: int, width: int, as_json: bool) -> None:
+    """Draw how lengths are distributed.
+
+    \b
+    Examples:
+      brim lengths histogram -c lengths.jsonl --bins 15
+
+    Exit status: 0 shown, 2 the cache is missing or damaged.
+    """
+    if width < 1:
+        raise click.BadParameter(f"must be at least 1, got {width}", param_hint="--width")
+    counted = compute_length_histogram(LengthCache.load(cache).lengths, bins)
+    if as_json:
+        show_json(
+            {
+                "bins": [{"low": bin.low, "high": bin.high, "count": bin.count} for bin in counted.bins],
+                "percentiles": counted.percentiles,
+                "mean": counted.mean,
+                "count": counted.count,
+            }
+        )
+    else:
+        _draw(counted, width)
+
+
+def _draw(counted: LengthHistogram, width: int) -> None:
+    most = max(bin.count for bin in counted.bins)
+    digits = len(str(counted.longest))
+    for bin in counted.bins:
+        label = f"{bin.low:>{digits}}-{bin.high:<{digits}}"
+        click.echo(f"{label} {bin.count:>9,} {bar(bin.count / most, width)}".rstrip())
+    show_table(["mean", *(f"p{percent}" for percent in counted.percentiles)], [[f"{counted.mean:.1f}", *counted.percentiles.values()]])

@@ -1,0 +1,118 @@
+"""`brim plan info`: what a plan holds."""
+
+from collections import Counter
+from typing import Any
+
+import click
+import numpy as np
+
+from brim.cli.show import json_option, show_facts, show_json, show_table
+from brim.core.errors import OptionError
+from brim.plan.epoch import EpochPlan
+from brim.plan.plan import BatchPlan
+
+
+@click.command()
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan.")
+@click.option("-n", "--show-batches", type=click.IntRange(min=0), default=0, show_default=True, help="Also list the first microbatches.")
+@click.option("-r", "--rank", type=int, help="What this rank gets; needs --world-size.")
+@click.option("-w", "--world-size", type=int, help="Of so many ranks.")
+@json_option
+def info(path: str, show_batches: int, rank: int | None, world_size: int | None, as_json: bool) -> None:
+    """Show what a plan holds.
+
+    \b
+    Examples:
+      brim plan info -p plan/
+      brim plan info -p plan/ -n 5 --rank 3 --world-size 8
+
+    Exit status: 0 shown, 2 the plan is missing or damaged.
+    """
+    plan = BatchPlan.load(path)
+    if rank is not None and world_size is None:
+        raise OptionError("--rank needs --world-size")
+    if world_size is not None:
+        plan = plan.shard(rank or 0, world_size)
+    facts, epochs = _facts(plan), [_epoch(plan.get_epoch(epoch)) for epoch in range(plan.num_epochs)]
+    first = plan.get_epoch(0)
+    microbatches = [_microbatch(first, index) for index in range(min(show_batches, len(first)))]
+    groups = _groups(plan)
+    if as_json:
+        shown: dict[str, Any] = {**facts, "config": plan.config.to_dict(), "per_epoch": epochs}
+        shown |= {"groups": groups} if groups else {}
+        shown |= {"skipped_samples": plan.skipped(), "truncated_samples": plan.truncated()}
+        show_json({**shown, "microbatches": microbatches} if show_batches else shown)
+        return
+    options = {name: value for name, value in plan.config.to_dict().items() if value is not None and name != "packing"}
+    packing = plan.config.to_dict()["packing"]
+    options |= {f"packing {name}": value for name, value in (packing or {}).items() if value is not None}
+    show_facts({**facts, **{name.replace("_", " "): value for name, value in options.items()}})
+    click.echo()
+    show_table(list(epochs[0]), [list(epoch.values()) for epoch in epochs])
+    if groups:
+        click.echo()
+        show_table(["group", "samples", "microbatches in epoch 0"], [list(row.values()) for row in groups])
+    if microbatches:
+        click.echo()
+        show_table(list(microbatches[0]), [list(row.values()) for row in microbatches])
+
+
+def _facts(plan: BatchPlan) -> dict[str, Any]:
+    counts, table = plan.counts, plan.table
+    facts: dict[str, Any] = {
+        "samples": counts.samples,
+        "tokens": counts.tokens,
+        "skipped": counts.skipped,
+        "truncated": counts.truncated,
+        "truncated tokens": counts.truncated_tokens,
+        "split": counts.split,
+        "epochs": plan.num_epochs,
+        "buckets": None if plan.buckets is None else ",".join(str(width) for width in plan.buckets.widths),
+        "microbatches per step": plan.step_size,
+        "rank": f"{plan.rank} of {plan.world_size}" if plan.world_size > 1 else None,
+        "fingerprint": plan.fingerprint,
+        "lengths": table.fingerprint,
+        "data": table.dataset_hash or "unknown",
+        "tokenizer": table.tokenizer_hash or "unknown",
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _epoch(view: EpochPlan) -> dict[str, Any]:
+    columns, places = view.columns, view.places[view.places >= 0]
+    shapes = Counter(zip(np.diff(columns.row_ptr)[places].tolist(), columns.width[places].tolist(), strict=True))
+    return {
+        "epoch": view.epoch,
+        "microbatches": len(view),
+        "steps": view.num_steps,
+        "empty": int(np.sum(view.places < 0)),
+        "sequences": view.total_samples,
+        "tokens": view.total_tokens,
+        "padding": f"{view.fill.waste:.2%}",
+        "shapes": len(shapes),
+    }
+
+
+def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:
+    microbatch = view[index]
+    names = ", ".join(str(id) for id in microbatch.samples[:4]) + (", ..." if len(microbatch.samples) > 4 else "")
+    return {
+        "#": index,
+        "global": microbatch.index if not microbatch.is_null else "empty",
+        "rows": microbatch.batch_size,
+        "width": microbatch.max_len,
+        "padding": f"{microbatch.fill.waste:.1%}",
+        "samples": names,
+    }
+
+
+def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
+    columns, units = plan.epochs.built(0).columns, plan.epochs.units
+    if columns.group is None or units.group is None:
+        return []
+    samples = np.bincount(units.group, minlength=len(plan.table.group_names))
+    microbatches = np.bincount(columns.group, minlength=len(plan.table.group_names))
+    return [
+        {"group": name, "samples": int(samples[number]), "microbatches": int(microbatches[number])}
+        for number, name in enumerate(plan.table.group_names)
+    ]

@@ -1,0 +1,90 @@
+"""How results look: tables and bars for people, JSON for programs, progress on stderr."""
+
+import json
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def show_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Columns of numbers are right-aligned; the first column never is."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    body = [[_text(value) for value in row] for row in rows]
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
+    for row in body:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def show_facts(facts: dict[str, Any]) -> None:
+    """One fact per line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(name, _text(value))
+    Console(highlight=False).print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `share` (0 to 1) of `width` characters, to an eighth of a character."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def human(number: float) -> str:
+    """1234567 -> 1.2M."""
+    for unit in ("", "k", "M", "G"):
+        if abs(number) < 1000:
+            return f"{number:.0f}{unit}" if unit == "" or number >= 100 else f"{number:.1f}{unit}"
+        number /= 1000
+    return f"{number:.1f}T"
+
+
+class MeasuringProgress(Protocol):
+    def __call__(self, rows: int, tokens: int, done: int, total: int, /) -> None: ...
+
+
+@contextmanager
+def measuring_progress(quiet: bool) -> Generator[MeasuringProgress, None, None]:
+    """A bar on stderr with rows/s, tokens/s and the time that is left; nothing where stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}% {task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("measuring", total=None, rate="")
+        started: list[float] = []
+        first: list[tuple[int, int]] = []
+
+        def update(rows: int, tokens: int, done: int, total: int, /) -> None:
+            if not first:
+                started.append(time.monotonic())
+                first.append((rows, tokens))
+            elapsed = max(time.monotonic() - started[0], 1e-3)
+            rate = f"{human((rows - first[0][0]) / elapsed)} rows/s {human((tokens - first[0][1]) / elapsed)} tokens/s"
+            progress.update(task, completed=done, total=total, rate=rate)
+
+        yield update
