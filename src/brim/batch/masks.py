@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.errors import OptionError
+
 
 def create_segment_attention_mask(
     segment_ids: NDArray[np.integer[Any]], *, kind: Literal["boolean", "additive"] = "boolean", causal: bool = True
@@ -25,6 +27,8 @@ def create_segment_attention_mask(
                [0, 0, 1, 0],
                [0, 0, 0, 0]])
     """
+    if kind not in ("boolean", "additive"):
+        raise OptionError(f"kind must be boolean or additive, got {kind!r}")
     segments = np.asarray(segment_ids)
     queries, keys = segments[..., :, None], segments[..., None, :]
     allowed = (queries == keys) & (keys != 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LengthError
+from brim.core.errors import DataError, LengthError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.data.sample import Sample
@@ -55,6 +55,7 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
 
     Raises:
         LengthError: A sample is longer than `config.max_length`.
+        DataError: A sample is packed already.
     """
     config, samples = config or PackingConfig(), list(samples)
     lengths = np.array([sample.length for sample in samples], np.int32)
@@ -64,6 +65,9 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
             f"sample {longest.id!r} has {longest.length} tokens and does not fit in a row of {config.max_length}; raise max_length, or cut "
             'long samples in a plan: BatchingConfig(packing=..., overflow="truncate")'
         )
+    for sample in samples:
+        if sample.segment_ids is not None:
+            raise DataError(f"sample {sample.id!r} has segments of its own; pack the samples it was made of instead")
     rows = pack(lengths, config.max_length, mode=config.mode, max_sequences=config.max_sequences)
     return [_lay_out([samples[i] for i in row.tolist()], config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
 

@@ -46,7 +46,7 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     elif found:
         click.echo(f"{path} does not match:")
         for difference in found:
-            click.echo(f"  {difference.kind}: {difference.message}")
+            click.echo(f"  {difference.message}")
     else:
         against = f" and belongs to {lengths}" if lengths is not None else ""
         click.echo(f"{path} is whole{against} ({name})")

@@ -28,8 +28,10 @@ def atomic_file(target: str | os.PathLike[str]) -> Generator[IO[bytes], None, No
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
-    except BaseException:
+    except BaseException as error:
         _clean(beside)
+        if isinstance(error, OSError) and error.filename is None:  # from a write, such as a full disk: it names no file
+            raise _unwritable(target, error) from None
         raise
 
 
@@ -76,11 +78,12 @@ def _open(path: Path, target: Path) -> IO[bytes]:
 
 
 def _unwritable(target: Path, error: OSError) -> OptionError:
-    return OptionError(f"cannot write {target}: {error.strerror or error}")
+    reason = f"{error.filename} is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+    return OptionError(f"cannot write {target}: {reason or error}")
 
 
 def _clean(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    elif os.path.lexists(path):
+        path.unlink()

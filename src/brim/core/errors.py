@@ -43,6 +43,18 @@ class MissingExtraError(BrimError, ImportError):
     """An optional dependency is not installed."""
 
 
+def one_of(name: str, value: object, choices: Iterable[str]) -> str:
+    """`value` as a string, if it is one of the choices.
+
+    Raises:
+        OptionError: It is not.
+    """
+    choices = [str(choice) for choice in choices]
+    if str(value) not in choices:
+        raise OptionError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{did_you_mean(str(value), choices)}")
+    return str(value)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence to append to an error, or nothing: ' Did you mean "response"?'"""
     close = get_close_matches(word, list(known), n=1)

@@ -134,6 +134,11 @@ class LengthCache:
             columns["group"] = self.groups
         write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, columns)
 
+    def with_hashes(self, dataset_hash: str, tokenizer_hash: str) -> "LengthCache":
+        """The same table, said to be of other data or another tokenizer."""
+        meta: dict[str, Any] = {"groups": self.groups, "group_names": self.group_names, "source": self.source}
+        return LengthCache(self.ids, self.lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash, **meta)
+
     @property
     def meta(self) -> dict[str, Any]:
         """What is known about the table besides its rows."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from brim.core.errors import OptionError, did_you_mean
+from brim.core.errors import OptionError, did_you_mean, one_of
 from brim.core.fingerprint import fingerprint
 from brim.plan.buckets import check_edges
 from brim.plan.packing import PackingConfig
@@ -67,7 +67,7 @@ class BatchingConfig:
     def __post_init__(self) -> None:
         if self.bucket_edges is not None:
             object.__setattr__(self, "bucket_edges", tuple(int(edge) for edge in self.bucket_edges))
-        object.__setattr__(self, "pad_policy", PadPolicy(self.pad_policy))
+        object.__setattr__(self, "pad_policy", PadPolicy(one_of("pad_policy", self.pad_policy, PadPolicy)))
         self._check_numbers()
         self._check_choices()
         if self.bucket_edges is not None:
@@ -88,10 +88,8 @@ class BatchingConfig:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 
     def _check_choices(self) -> None:
-        for name, choices in (("overflow", get_args(Overflow)), ("remainder", get_args(Remainder))):
-            value = getattr(self, name)
-            if value not in choices:
-                raise OptionError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{did_you_mean(str(value), choices)}")
+        one_of("overflow", self.overflow, get_args(Overflow))
+        one_of("remainder", self.remainder, get_args(Remainder))
         bucketed = self.bucket_edges is not None or self.num_buckets is not None
         if self.bucket_edges is not None and self.num_buckets is not None:
             raise OptionError("give bucket_edges or num_buckets, not both")

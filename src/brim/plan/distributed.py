@@ -45,7 +45,7 @@ class DistributedConfig:
             if names["rank"] in environ:
                 return cls._from(names, environ)
         for names in LAUNCHERS[:2]:  # SLURM's task count is also set where there is one process
-            if int(environ.get(names["world_size"], "1") or "1") > 1:
+            if environ.get(names["world_size"], "1") != "1":
                 raise OptionError(f"{names['world_size']} is {environ[names['world_size']]} but {names['rank']} is not set")
         return cls()
 

@@ -17,6 +17,7 @@ from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import Ids, SampleId
 from brim.plan.deal import NULL, Deal, Round, cost
+from brim.plan.position import CheckpointPosition
 from brim.plan.units import Units
 
 
@@ -108,8 +109,8 @@ class MicrobatchSpec:
     bucket_id: int = 0
     group: str | None = None
     packed: bool = False
-    next_index: int = 0
-    """Where the epoch goes on when all ranks have done their microbatch of this round; see `BatchPlan.position`."""
+    after: CheckpointPosition | None = None
+    """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them. Save it after the step."""
 
     @property
     def is_null(self) -> bool:
@@ -158,7 +159,8 @@ class MicrobatchSpec:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
 
     def renumbered(self, index: int) -> "MicrobatchSpec":
-        return replace(self, index=index, next_index=index + 1)
+        """Out of its plan: with another index, and no position to continue from."""
+        return replace(self, index=NULL if self.is_null else index, after=None)
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
     ids: Ids
     group_names: tuple[str, ...]
     deal: Deal
+    fingerprint: str
     rank: int = 0
     order: NDArray[np.int64] | None = None
     """Where the columns are not in the global order: the column of each global index."""
@@ -200,13 +203,17 @@ class EpochPlan(Sequence[MicrobatchSpec]):
 
     def iter_from(self, position: int) -> Iterator[MicrobatchSpec]:
         """What this rank still has to do when the first `position` microbatches of the global order are done."""
+        return (microbatch for _, microbatch in self.rounds_from(position))
+
+    def rounds_from(self, position: int) -> Iterator[tuple[Round, MicrobatchSpec]]:
+        """The same, with the round that each microbatch is part of."""
         if not 0 <= position <= self.deal.length:
             raise OptionError(f"microbatch {position} does not exist: epoch {self.epoch} has {self.deal.length}")
         if self.partial and self.deal.round_number(position) is None:
             raise OptionError(
                 f"microbatch {position} is not where a round of {self.deal.world_size} ranks starts; continue from the whole plan instead"
             )
-        return (self._spec(round) for round in self.deal.rounds_from(position))
+        return ((round, self._spec(round)) for round in self.deal.rounds_from(position))
 
     @property
     def num_steps(self) -> int:
@@ -242,7 +249,17 @@ class EpochPlan(Sequence[MicrobatchSpec]):
         number = self.deal.round_number(round.start)
         return self._at(index, NULL if number is None else number, round.end)
 
-    def _at(self, index: int, at: int, next_index: int) -> MicrobatchSpec:
+    def position(self, index: int) -> CheckpointPosition:
+        """The position before a microbatch of the global order; at the end of the epoch, the start of the next one."""
+        over = index == self.deal.length
+        return CheckpointPosition(
+            epoch=self.epoch + over,
+            microbatch_idx=0 if over else index,
+            microbatches_per_step=self.deal.step_size,
+            fingerprint=self.fingerprint,
+        )
+
+    def _at(self, index: int, at: int, end: int) -> MicrobatchSpec:
         columns = self.columns
         first, last = (int(columns.row_ptr[at]), int(columns.row_ptr[at + 1])) if at != NULL else (0, 0)
         if columns.seq_ptr is None:
@@ -264,5 +281,5 @@ class EpochPlan(Sequence[MicrobatchSpec]):
             bucket_id=int(columns.bucket[at]) if at != NULL else 0,
             group=group,
             packed=columns.seq_ptr is not None,
-            next_index=next_index,
+            after=self.position(end),
         )

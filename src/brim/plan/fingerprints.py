@@ -70,5 +70,5 @@ def verify_batch_fingerprint(
     for name in ("num_batches", "total_samples", "total_tokens", "config_hash", "fingerprint"):
         ours, theirs = getattr(actual, name), getattr(expected, name)
         if ours != theirs:
-            return False, f"other {name.replace('_', ' ')}: {ours or 'none'} instead of {theirs or 'none'}"
+            return False, f"{name.replace('_', ' ')} differs: {ours or 'none'} instead of {theirs or 'none'}"
     return True, "the batches are the same"

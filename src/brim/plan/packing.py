@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LengthError, OptionError
+from brim.core.errors import LengthError, OptionError, one_of
 from brim.core.fill import Fill
 from brim.core.sorting import order_by
 
@@ -51,7 +51,7 @@ class PackingConfig:
     """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", PackingMode(self.mode))
+        object.__setattr__(self, "mode", PackingMode(one_of("mode", self.mode, PackingMode)))
         if self.max_length < 1:
             raise OptionError(f"max_length must be at least 1, got {self.max_length}")
         if self.max_sequences is not None and self.max_sequences < 1:
@@ -109,16 +109,21 @@ def pack(
         raise OptionError(f"the capacity of a row must be at least 1, got {capacity}")
     if len(lengths) >= 2**31:
         raise OptionError(f"{len(lengths)} sequences are more than one call can pack; pack them in parts")
+    if max_sequences is not None and max_sequences < 1:
+        raise OptionError(f"max_sequences must be at least 1, got {max_sequences}")
+    if len(lengths) and lengths.min() < 0:
+        raise OptionError(f"lengths must not be negative, got {lengths.min()}")
+    mode = PackingMode(one_of("mode", mode, PackingMode))
     sizes = np.maximum(lengths, 1, dtype=np.int32)
     if len(sizes) and sizes.max() > capacity:
         longest = int(sizes.argmax())
         raise LengthError(f"sequence {longest} has {sizes[longest]} tokens and does not fit in a row of {capacity}")
     most = max_sequences or 2**31 - 1
     arrivals = None if order is None else np.ascontiguousarray(order, np.int32)
-    if PackingMode(mode) is PackingMode.FIRST_FIT:
+    if mode is PackingMode.FIRST_FIT:
         return _rows_in_arrival_order(sizes, arrivals, capacity, most)
     counts = np.bincount(sizes, minlength=capacity + 1)
-    walk = _best_fit(counts, capacity, most) if PackingMode(mode) is PackingMode.BEST_FIT else _oldest_fit(counts, capacity, most)
+    walk = _best_fit(counts, capacity, most) if mode is PackingMode.BEST_FIT else _oldest_fit(counts, capacity, most)
     return _place(sizes, arrivals, walk)
 
 

@@ -184,6 +184,7 @@ class BatchPlan:
             ids=table.ids,
             group_names=table.group_names,
             deal=self.deal(epoch),
+            fingerprint=self.fingerprint,
             rank=self.share.rank,
             order=order,
             partial=self.share.partial,
@@ -212,49 +213,56 @@ class BatchPlan:
     def iter_from(self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0) -> Iterator[tuple[int, int, MicrobatchSpec]]:
         """(epoch, index, microbatch) from a position to the end of the last epoch, for this rank.
 
-        The position is global: the same numbers continue the run on any number of ranks. `index` is where the round of this microbatch
-        starts, so it is the same on all ranks; the position after it is `microbatch.next_index`.
+        `index` is where the round of this microbatch starts in the global order, so it is the same on all ranks. To continue on another
+        number of ranks, start from `plan.resume(position, rank, world_size)`.
+
+        Raises:
+            MismatchError: The position belongs to another plan, or to other steps.
+        """
+        if isinstance(epoch, CheckpointPosition):
+            self._check_position(epoch)
+            epoch, microbatch_idx = epoch.epoch, epoch.microbatch_idx
+        elif microbatch_idx and self._step_size is None and self.world_size > 1:
+            raise OptionError(
+                f"microbatch {microbatch_idx} of a plan that does not fix its steps is another one on another number of ranks; pass the "
+                "position that a microbatch gave (microbatch.after), or plan with microbatches_per_step"
+            )
+        if epoch == self.num_epochs and microbatch_idx == 0:
+            return iter(())
+        self.get_epoch(epoch).iter_from(microbatch_idx)  # a position that does not exist is an error now, not at the first microbatch
+        return self._iterate(epoch, microbatch_idx)
+
+    def _iterate(self, start: int, at: int) -> Iterator[tuple[int, int, MicrobatchSpec]]:
+        for epoch in range(start, self.num_epochs):
+            view, here = self.get_epoch(epoch), at if epoch == start else 0
+            for round, microbatch in view.rounds_from(here):
+                yield epoch, round.start, microbatch
+
+    def resume(self, position: CheckpointPosition, rank: int = 0, world_size: int = 1) -> "BatchPlan":
+        """The share of a rank that continues a run at `position`, on any number of ranks: `resumed.iter_from(position)`.
+
+        Optimizer steps stay what they were, so nothing is repeated or skipped, and the same steps happen as would have.
 
         Raises:
             MismatchError: The position belongs to another plan.
         """
-        plan, start, at = (self, epoch, microbatch_idx) if isinstance(epoch, int) else self._resumed(epoch)
-        if start == plan.num_epochs and at == 0:
-            return iter(())
-        if not 0 <= start < plan.num_epochs:
-            raise OptionError(f"epoch {start} does not exist: the plan has epochs 0 to {plan.num_epochs - 1}")
-        plan.get_epoch(start).iter_from(at)  # a position that does not exist is an error now, not at the first microbatch
-        return plan._iterate(start, at)
+        self._check_plan(position)
+        return self.with_step_size(position.microbatches_per_step).shard(rank, world_size)
 
-    def _iterate(self, start: int, at: int) -> Iterator[tuple[int, int, MicrobatchSpec]]:
-        for epoch in range(start, self.num_epochs):
-            here = at if epoch == start else 0
-            for microbatch in self.get_epoch(epoch).iter_from(here):
-                yield epoch, here, microbatch
-                here = microbatch.next_index
-
-    def _resumed(self, position: CheckpointPosition) -> "tuple[BatchPlan, int, int]":
+    def _check_plan(self, position: CheckpointPosition) -> None:
         if position.fingerprint != self.fingerprint:
             raise MismatchError(
                 f"this position belongs to another plan: it was made with {position.fingerprint[:8] or 'none'}.., this plan is "
                 f"{self.fingerprint[:8]}..; load the plan of that run, or start from the beginning"
             )
-        return self.with_step_size(position.microbatches_per_step), position.epoch, position.microbatch_idx
 
-    def position(self, epoch: int, microbatch_idx: int, global_step: int = 0) -> CheckpointPosition:
-        """The position before a microbatch of the global order. At the end of an epoch it is the start of the next."""
-        length = self.deal(epoch).length if epoch < self.num_epochs else 0
-        if not 0 <= microbatch_idx <= length:
-            raise OptionError(f"microbatch {microbatch_idx} does not exist: epoch {epoch} has {length}")
-        if microbatch_idx == length and epoch < self.num_epochs:
-            epoch, microbatch_idx = epoch + 1, 0
-        return CheckpointPosition(
-            epoch=epoch,
-            microbatch_idx=microbatch_idx,
-            global_step=global_step,
-            microbatches_per_step=self.step_size,
-            fingerprint=self.fingerprint,
-        )
+    def _check_position(self, position: CheckpointPosition) -> None:
+        self._check_plan(position)
+        if position.microbatches_per_step != self.step_size:
+            raise MismatchError(
+                f"this position was made with steps of {position.microbatches_per_step} microbatches, here they are {self.step_size}; "
+                "continue with plan.resume(position, rank, world_size)"
+            )
 
     def with_step_size(self, microbatches_per_step: int) -> "BatchPlan":
         """The same plan with optimizer steps of so many microbatches. Only a plan that does not fix the number can be asked."""
@@ -300,7 +308,8 @@ class BatchPlanBuilder:
     """Builds plans from one set of lengths and one config."""
 
     def __init__(self, lengths: Lengths, batching_config: BatchingConfig, *, dataset_hash: str = "", tokenizer_hash: str = "") -> None:
-        self.table = LengthCache.from_lengths(lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash)  # pyright: ignore[reportArgumentType]
+        table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
+        self.table = table.with_hashes(dataset_hash or table.dataset_hash, tokenizer_hash or table.tokenizer_hash)
         self.batching_config = batching_config
 
     def build(self, num_epochs: int = 1) -> BatchPlan:

@@ -1,7 +1,7 @@
 """`CheckpointPosition`: where a run is in its plan.
 
-A few numbers, the same on every rank, good for any number of ranks. They are about what was trained, not about what was fetched: make
-one when the optimizer has taken its step, and save it with the model.
+A few numbers, the same on every rank, good for any number of ranks. They are about what was trained, not about what was fetched: take
+`microbatch.after` when the optimizer has taken its step, and save it with the model.
 """
 
 import json
@@ -51,7 +51,7 @@ class CheckpointPosition:
             format = values.pop("format", "")
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             raise DamagedError(f"{path} is not a position: it is truncated or damaged") from None
         if format != FORMAT:
             raise DamagedError(f"{path} is of version {format or 'unknown'}, this brim reads {FORMAT}")

@@ -26,7 +26,7 @@ from brim.plan.build import BuiltEpoch, build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal
 from brim.plan.epoch import EpochColumns
-from brim.plan.plan import BatchPlan, Share
+from brim.plan.plan import ALGORITHM, BatchPlan, Share
 from brim.plan.units import Counts, Units, make_units, whole_samples
 
 FORMAT = "brim.plan/1"
@@ -68,6 +68,7 @@ def write_plan(plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths:
         epochs.append(_epoch_entry(columns, view.deal, dropped.size))
     index = {
         "format": FORMAT,
+        "algorithm": ALGORITHM,
         "fingerprint": plan.fingerprint,
         "config": plan.config.to_dict(),
         "num_epochs": plan.num_epochs,
@@ -129,6 +130,11 @@ def read_index(directory: Path) -> dict[str, Any]:
         raise DamagedError(f"{directory} is of version {format}, this brim reads {FORMAT}; build the plan again")
     if digest_bytes(canonical_json(index)) != checksum:
         raise DamagedError(f"{directory / INDEX} was altered (its checksum differs); build the plan again")
+    if index["algorithm"] != ALGORITHM:
+        raise DamagedError(
+            f"{directory} was planned by version {index['algorithm']} of the planner, this brim has {ALGORITHM}; build the plan again, or "
+            "finish its run with the brim that started it"
+        )
     return index
 
 

@@ -1,0 +1,37 @@
+# `make demo` and `make test` are all that a fresh machine needs: Python 3.11 or newer, make, a C compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint format bench clean
+
+demo: $(STAMP)
+	$(BIN)/brim demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Installs what brim is compared with, into an environment of its own.
+bench:
+	$(PYTHON) benchmarks/setup.py
+	.venv-bench/bin/python benchmarks/run.py
+
+$(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hf,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-bench build dist src/*.egg-info src/brim/plan/*.so .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,145 @@
+"""Run every benchmark, then say of each performance claim whether it held in this run.
+
+A claim that fails is a result, not an error: the exit status is 0 unless a benchmark crashed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import RESULTS, print_table
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("packing", "planning", "lengths")
+QUICK = ("--sizes", "100000")
+
+Table = dict[str, Any]
+Line = dict[str, Any]
+
+
+class Claim(NamedTuple):
+    """What is claimed, what was measured, and whether it holds; None if it was not measured."""
+
+    claim: str
+    measured: str
+    holds: bool | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="100,000 lengths only: a look at whether everything runs")
+    parser.add_argument("--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    crashed: list[str] = []
+    for name in NAMES:
+        path = RESULTS / f"{name}.json"
+        path.unlink(missing_ok=True)
+        started = time.monotonic()
+        arguments = [*(QUICK if options.quick else ()), *(["--full"] if options.full and name != "planning" else ())]
+        status = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *arguments]).returncode
+        print(f"{name} took {time.monotonic() - started:.0f} s\n", flush=True)
+        if status:
+            crashed.append(name)
+        else:
+            results[name] = json.loads(path.read_text())
+    claims = [claim for name, found in CLAIMS.items() if name in results for claim in found(results[name]["tables"])]
+    words = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
+    print_table("Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, words[claim.holds]) for claim in claims])
+    for result in results.values():
+        for package, reason in result["not_available"].items():
+            print(f"not available in {result['benchmark']}: {package}: {reason}")
+    content = [claim._asdict() for claim in claims]
+    (RESULTS / "claims.json").write_text(json.dumps(content, indent=2) + "\n")
+    if crashed:
+        sys.exit(f"crashed: {', '.join(crashed)}")
+
+
+def packing(tables: list[Table]) -> Iterator[Claim]:
+    for n in (1_000_000, 10_000_000):
+        table = pick(tables, data="lognormal", n=n)
+        brim = line(table, "brim BEST_FIT")
+        peers = [peer for peer in lines(table) if not peer["name"].startswith("brim")]
+        fastest = min(peers, key=lambda peer: peer["seconds"], default=None)
+        yield times(f"packing {n:,} lengths: 5x the fastest peer", brim, fastest, 5)
+        yield times(f"packing {n:,} lengths: 100x TRL bfd (its plan only)", brim, line(table, "TRL bfd, its plan only"), 100)
+        rivals = [peer for peer in peers if peer["name"].startswith(("seqpacker", "TRL"))]
+        fewest = min((peer["bins"] for peer in rivals), default=None)
+        names = ", ".join(sorted({peer["name"].split(",")[0] for peer in rivals}))
+        yield compared(f"packing {n:,} lengths: no more bins than seqpacker and TRL", brim, fewest, names)
+        over = brim and brim["over bound %"]
+        yield Claim(f"packing {n:,} lengths: within 0.1% of the lower bound", shown(over, "+{:.4f}%"), over and over <= 0.1)
+
+
+def compared(claim: str, brim: Line | None, fewest: int | None, names: str) -> Claim:
+    if brim is None or fewest is None:
+        return Claim(claim, "-", None)
+    return Claim(claim, f"{brim['bins']:,} bins; {fewest:,} ({names})", brim["bins"] <= fewest)
+
+
+def planning(tables: list[Table]) -> Iterator[Claim]:
+    memory = pick(tables, subject="memory", n=10_000_000)
+    for row in lines(memory):
+        yield Claim(f"10,000,000 lengths, {row['name']}: below 1.5 GB", f"peak {row['peak MB']:,.0f} MB", row["peak MB"] < 1500)
+    if not memory:
+        yield Claim("10,000,000 lengths packed and planned below 1.5 GB", "-", None)
+    plans = pick(tables, subject="plan", n=1_000_000)
+    peer = line(plans, "chuk-lazarus BatchPlanBuilder")
+    for name in ("sorted windows", "fixed shapes, edges by hand", "sorted windows, as objects", "sorted windows, from a dict"):
+        yield times(f"plan of 1,000,000 ({name}): 20x chuk-lazarus", line(plans, f"brim {name}"), peer, 20)
+    for table in tables:
+        if table.get("subject") == "plan":
+            padding = line(table, "brim sorted windows")["padding %"]  # pyright: ignore[reportOptionalSubscript]
+            yield Claim(f"sorted windows, {table['n']:,} lengths: at most 2% padding", f"{padding:.2f}%", padding <= 2)
+    optimum = lines(pick(tables, subject="optimum"))
+    over = max((row["slots"] - row["least slots"] for row in optimum), default=None)
+    claim = f"fixed shapes at the optimum of dynamic programming ({len(optimum)} settings)"
+    yield Claim(claim, shown(over, "at most {:,} slots over it"), None if over is None else over == 0)
+
+
+def lengths(tables: list[Table]) -> Iterator[Claim]:
+    loaded = [table for table in tables if table.get("subject") == "load" and line(table, "chuk-lazarus LengthCache")]
+    table = max(loaded, key=lambda table: table["n"], default=None)
+    n = f"{table['n']:,} rows" if table else "1,000,000 rows"
+    yield times(f"loading {n}, columnar: 500x chuk-lazarus", line(table, "brim columnar"), line(table, "chuk-lazarus LengthCache"), 500)
+    built = pick(tables, subject="build")
+    brim = line(built, "brim build_lengths")
+    for name in ("encode_batch", "encode_batch_fast"):
+        bare = line(built, f"bare tokenizers, {name}")
+        speed = brim["MB/s"] / bare["MB/s"] if brim and bare else None
+        yield Claim(f"building lengths: 0.8 of the speed of tokenizers' {name}", shown(speed, "{:.2f}"), speed and speed >= 0.8)
+
+
+CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {"packing": packing, "planning": planning, "lengths": lengths}
+
+
+def times(claim: str, brim: Line | None, peer: Line | None, least: float) -> Claim:
+    if brim is None or peer is None:
+        return Claim(claim, "-", None)
+    ratio = peer["seconds"] / brim["seconds"]
+    return Claim(claim, f"{ratio:,.1f}x ({brim['seconds']:.4g} s; {peer['name']}: {peer['seconds']:.4g} s)", ratio >= least)
+
+
+def shown(value: Any, template: str) -> str:
+    return "-" if value is None else template.format(value)
+
+
+def pick(tables: list[Table], **facts: Any) -> Table | None:
+    return next((table for table in tables if all(table.get(key) == value for key, value in facts.items())), None)
+
+
+def lines(table: Table | None) -> list[Line]:
+    return table["rows"] if table else []
+
+
+def line(table: Table | None, name: str) -> Line | None:
+    return next((row for row in lines(table) if row["name"] == name), None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""A map over worker processes that keeps the order and bounds what is in flight.
+
+Workers are plain interpreters at the other end of a socket, not `multiprocessing` children: they never run the caller's main module
+(so no `if __name__ == "__main__"` is asked of a script), Ctrl-C reaches the parent alone, and when the parent is gone, however it
+went, a worker finds its socket closed after the item at hand and leaves. A worker that dies is an error that says so, never a hang.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, TypeVar
+
+from brim.core.errors import BrimError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+QUEUED = 2  # items that one worker holds: the one at hand and the next, so that it never waits for the parent
+AHEAD = 4  # items per worker that may be under way or waiting for an earlier one
+START = "import sys; sys.path[:] = sys.argv[2:]; from brim.data.pool import serve; serve(int(sys.argv[1]))"
+
+# One thread for each worker: the processes are the parallelism.
+SINGLE = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[Result]:
+    """`map(work, items)` on `workers` processes; on one worker, in this process. `work` is pickled once for each of them.
+
+    Raises:
+        BrimError: What `work` raised for the earliest item that failed, or that a worker died.
+    """
+    if workers <= 1:
+        yield from map(work, items)
+        return
+    crew: list[_Worker] = []
+    try:
+        for _ in range(workers):
+            crew.append(_Worker())
+        for worker in crew:
+            worker.send(work)
+        yield from _run(crew, enumerate(items))
+    finally:
+        for worker in crew:
+            worker.stop()
+
+
+def _run(crew: list["_Worker"], items: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+    done: dict[int, Any] = {}
+    given = taken = 0
+    more = True
+    while True:
+        while more and given - taken < AHEAD * len(crew):
+            worker = min(crew, key=lambda worker: worker.held)
+            if worker.held >= QUEUED:
+                break
+            item = next(items, None)
+            if item is None:
+                more = False
+                break
+            worker.send(item)
+            worker.held += 1
+            given += 1
+        if taken in done:
+            outcome = done.pop(taken)
+            taken += 1
+            if isinstance(outcome, BrimError):
+                raise outcome
+            yield outcome
+        elif taken == given:
+            return
+        else:
+            for worker in _ready(crew):
+                number, outcome = worker.receive()
+                done[number] = outcome
+
+
+def _ready(crew: list["_Worker"]) -> list["_Worker"]:
+    ready = wait([worker.channel for worker in crew if worker.held])
+    return [worker for worker in crew if worker.channel in ready]
+
+
+class _Worker:
+    """The parent's side of a worker."""
+
+    def __init__(self) -> None:
+        self.channel, theirs = Pipe()
+        self.held = 0
+        arguments = [sys.executable, "-c", START, str(theirs.fileno()), *sys.path]
+        environment = {**os.environ, **SINGLE}
+        # Its own process group: Ctrl-C in a terminal goes to the parent, which then stops its workers.
+        self.process = subprocess.Popen(
+            arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
+        )
+        theirs.close()
+
+    def send(self, message: Any) -> None:
+        try:
+            self.channel.send(message)
+        except OSError:
+            raise self._died() from None
+
+    def receive(self) -> tuple[int, Any]:
+        try:
+            self.held -= 1
+            return self.channel.recv()
+        except (EOFError, OSError):
+            raise self._died() from None
+
+    def stop(self) -> None:
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+    def _died(self) -> BrimError:
+        code = self.process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return BrimError(f"a worker process {how}; if memory ran out, use fewer workers. Run again to continue where this stopped")
+
+
+def serve(descriptor: int) -> None:
+    """The worker's side: until the socket closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel: Connection[Any, Any] = Connection(descriptor)
+    try:
+        work: Callable[[Any], Any] = channel.recv()
+        while True:
+            number, item = channel.recv()
+            channel.send((number, _outcome(work, item)))
+    except (EOFError, OSError):
+        return
+
+
+def _outcome(work: Callable[[Any], Any], item: Any) -> Any:
+    try:
+        return work(item)
+    except BrimError as error:
+        return error
+    except Exception as error:  # a fault of ours: shown in full, and passed on in one line
+        traceback.print_exc()
+        return BrimError(f"a worker failed with {type(error).__name__}: {' '.join(str(error).split())[:300]}")

@@ -1,0 +1,88 @@
+"""The examples run as a newcomer runs them: as processes of their own, from another directory, with nothing but what they print."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+FACTS = {
+    "01_basic_batching.py": [
+        "saved and loaded lengths.jsonl",
+        "saved and loaded lengths.brim",
+        "every sample is in exactly one of",
+        "no batch holds more than 4096 tokens",
+        "the same seed gives the same batches",
+        "`for` and `async for` give the same batches",
+        "fixed shapes, 8 chosen",
+        "sorted windows are the fullest",
+    ],
+    "02_sequence_packing.py": [
+        "FIRST_FIT",
+        "BEST_FIT",
+        "GREEDY",
+        "every sample is in exactly one of",
+        "segment_ids [1 1 1 1 2 2 2 3 3 0 0]",
+        "positions   [0 1 2 3 0 1 2 0 1 0 0]",
+        "cu_seqlens  [0 4 7 9]",
+        "  ....##.....\n",
+        "no token attends to another sample, to a later token or to padding",
+        "equals attention over each of them alone",
+        "fewer slots for the same tokens",
+    ],
+    "03_batch_plan.py": [
+        "saved and loaded: epoch-0000.brim, epoch-0001.brim, epoch-0002.brim, lengths.brim, plan.json",
+        "the loaded plan holds the same microbatches in the same order",
+        "see every sample exactly once per epoch",
+        "from epoch 1, microbatch 30, the run goes on",
+        "the batches are the same",
+        "with another seed:",
+        "verified: the plan on disk is the plan for these lengths and options",
+        "1 added: new",
+        "1 removed: s6",
+        "1 longer: s5",
+        "other token_budget (8192 -> 4096)",
+        "refused: this position belongs to another plan",
+        "damage is found: plan/epoch-0000.brim",
+    ],
+    "04_distributed.py": [
+        "torchrun: rank 3 of 8",
+        "SLURM: rank 5 of 8",
+        "no launcher: rank 0 of 1",
+        "null microbatches, every sample exactly once",
+        "dealt without regard to cost",
+        "killed on 8 ranks after 10 steps, at microbatch 80 of epoch 0",
+        "continued on 6 ranks to the end of epoch 1: nothing repeated, nothing skipped",
+        "in the order of the run on 8 ranks that was never killed",
+        "rank_3 holds the share of rank 3",
+        "the first half has half of every bucket",
+    ],
+}
+
+
+def run(name: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", *options, str(EXAMPLES / name)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_an_example_runs_anywhere_and_prints_what_it_shows(name, tmp_path):
+    done = run(name, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [fact for fact in FACTS[name] if fact not in done.stdout] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_an_example_prints_the_same_every_time(name, tmp_path):
+    """Also under another order of sets and dicts of strings: each process hashes with a seed of its own."""
+    assert run(name, tmp_path).stdout == run(name, tmp_path).stdout
+
+
+def test_every_example_is_run_here_and_listed_in_the_table():
+    names = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert names == sorted(FACTS)
+    table = (EXAMPLES / "README.md").read_text()
+    assert [name for name in names if f"`{name}`" not in table] == []
