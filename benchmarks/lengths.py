@@ -46,7 +46,7 @@ def main() -> None:
         texts = make_texts(options.megabytes * 1_000_000)
         size = sum(len(text.encode()) for text in texts)
         race(list(builders(report, Path(folder), texts[:200])), rounds=1)  # warm-up
-        rows = race(list(builders(report, Path(folder), texts)), rounds=4, patience=60)
+        rows = race(list(builders(report, Path(folder), texts)), rounds=5, patience=30)
         for row in rows:
             row.columns["MB/s"] = size / 1e6 / row.seconds
         add_ratios(rows, "brim build_lengths")
@@ -68,7 +68,7 @@ def loaders(report: Report, folder: Path, n: int, *, slow: bool) -> Iterator[Con
     cache.save(jsonl)
 
     def judge(cache: Any) -> dict[str, Any]:
-        assert len(cache) == n and cache.get("sample_0000007") == lengths[7]
+        assert (len(cache), cache.get("sample_0000007")) == (n, lengths[7])
         return {"rows": len(cache)}
 
     yield Contender("brim columnar", lambda: LengthCache.load(columnar), judge)

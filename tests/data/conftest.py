@@ -1,10 +1,13 @@
-"""Real tokenizers, trained or built on the spot."""
+"""A data set on disk, and real tokenizers, trained or built on the spot."""
 
 from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from brim.data import jsonl
+from brim.data.synthetic import write_sample_data
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -65,3 +68,14 @@ def save_chat(path: Path, template: str) -> Path:
 @pytest.fixture(scope="session")
 def chat_saver():
     return save_chat
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_sample_data(tmp_path / "train.jsonl", 200)
+    return tmp_path / "train.jsonl"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 2000)

@@ -113,6 +113,23 @@ def test_an_empty_sequence_takes_up_one_token():
     assert sorted(len(row) for row in pack(np.array([0, 0, 4, 3]), 4)) == [1, 1, 2]
 
 
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 3], [0, 1, -1], [0, 1, 1]])
+def test_an_order_that_is_not_one_is_refused(order):
+    with pytest.raises(OptionError, match="must hold each of 0 to 2 once"):
+        pack(np.array([1, 2, 3]), 8, order=np.array(order))
+
+
+def test_lengths_beyond_32_bits_are_refused_and_not_wrapped():
+    with pytest.raises(LengthError, match=f"has {2**32 + 5} tokens"):
+        pack(np.array([2**32 + 5]), 8)
+    with pytest.raises(OptionError, match="negative, got -1"):
+        pack(np.array([-1]), 8)
+    with pytest.raises(OptionError, match="got 0"):
+        pack(np.array([1]), 8, max_sequences=0)
+    with pytest.raises(OptionError, match=r"mode must be one of .*, got 'best'"):
+        pack(np.array([1]), 8, mode="best")
+
+
 def test_no_sequences_need_no_rows():
     for mode in PackingMode:
         assert len(pack(np.array([], np.int32), 8, mode=mode)) == 0

@@ -172,8 +172,8 @@ for packing in (None, PackingConfig(max_length=128)):
 GOLDEN = """\
 fb1335662ba07a5607005655ee017d0c ['620b321835fec96f1ba3ab09c6a4abf0', '242378511d5a7d447212f191eaa3e76b']
 21d5ce9c7a5a94f1ff6a2c662cf29262
-22f948e025a413af1faa91ce85a0f72c ['3c302ded67a0dfe388748209855d63ac', '36850e446923071f6f4e152dc5d9bc3d']
-4ab021a42431066f038d1e0aad361298
+22f948e025a413af1faa91ce85a0f72c ['7f43d871d66f51756a160e2ad151d790', '37ea892b80a6adbcd039689b9e2fdc2b']
+761780f9093a83784b3863a42994c018
 6430603429c9ec667c25de602476d5e2 ['eae26e17caade417f8d67c90ce1ba6ce', '9eda30516388ceb6f3c5e3c067916d1d']
 1ba98968b2a2f6ec5af8d9a56193eaa6
 """
@@ -273,6 +273,12 @@ def test_sorted_windows_waste_at_most_two_percent_and_packing_almost_nothing():
     assert BatchPlan.build(table, BatchingConfig(token_budget=16384)).get_epoch(0).fill.waste < 0.02
     packed = BatchingConfig(token_budget=16384, packing=PackingConfig(max_length=2048))
     assert BatchPlan.build(table, packed).get_epoch(0).fill.waste < 0.001
+
+
+def test_a_few_samples_share_one_microbatch_and_small_groups_are_not_cut_up():
+    assert len(BatchPlan.build(dict.fromkeys(range(10), 5), BatchingConfig(token_budget=64)).get_epoch(0)) == 1
+    entries = [LengthEntry(i, 5, f"group {i % 7}") for i in range(70)]
+    assert len(BatchPlan.build(entries, BatchingConfig(token_budget=64)).get_epoch(0)) == 7
 
 
 def test_fixed_shapes_are_few():

@@ -1,16 +1,17 @@
 """`brim plan build` and `brim plan shard`: write plans."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from brim.cli.planning import config_from, planning_options
-from brim.cli.show import json_option, show_facts, show_json
+from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.data.lengths import LengthCache
 from brim.plan.plan import BatchPlan
-from brim.plan.store import save_shards
+from brim.plan.store import read_index, save_shards
 
 
 @click.command()
@@ -34,13 +35,15 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     Exit status: 0 written, 2 the options or the data are wrong.
     """
     plan = BatchPlan.build(LengthCache.load(lengths), config_from(options), num_epochs=epochs)
-    plan.save(output, lazy=lazy)
+    with counting_progress("planning epochs") as progress:
+        plan.save(output, lazy=lazy, progress=progress)
     counts = plan.counts
     facts: dict[str, Any] = {"written": output, "samples": counts.samples - counts.skipped, "epochs": epochs}
-    if not lazy:
-        views = [plan.get_epoch(epoch) for epoch in range(epochs)]
-        fill = sum((view.fill for view in views), Fill())
-        facts |= {"microbatches per epoch": len(views[0]), "padding": f"{fill.waste:.2%}", "tokens per epoch": views[0].total_tokens}
+    stored = read_index(Path(output))["epochs"]
+    if stored:
+        fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
+        facts |= {"microbatches in epoch 0": stored[0]["microbatches"], "tokens in epoch 0": stored[0]["tokens"]}
+        facts |= {"padding": f"{fill.waste:.2%}", "dropped in epoch 0": stored[0]["dropped"]}
     if plan.buckets is not None:
         facts["buckets"] = ",".join(str(width) for width in plan.buckets.widths)
     left_out = {
@@ -49,7 +52,6 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
         "truncated tokens": counts.truncated_tokens,
         "split": counts.split,
     }
-    left_out["dropped in epoch 0"] = len(plan.dropped(0)) if plan.config.drop_last else 0
     facts |= {name: value for name, value in left_out.items() if value or as_json}
     facts["fingerprint"] = plan.fingerprint
     show_json(facts) if as_json else show_facts(facts)
@@ -75,7 +77,8 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
     plan = BatchPlan.load(path)
     if world_size < 1:
         raise OptionError(f"world_size must be at least 1, got {world_size}")
-    save_shards(plan, output, world_size)
+    with counting_progress("writing ranks") as progress:
+        save_shards(plan, output, world_size, progress=progress)
     deal = plan.shard(0, world_size).deal(0)
     facts = {
         "written": output,

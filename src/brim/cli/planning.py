@@ -45,7 +45,7 @@ _OPTIONS = (
     click.option("--pack-max-sequences", type=int, help="At most so many samples in a packed row."),
     click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."),
     click.option("--max-sequences", type=int, help="At most so many rows in a microbatch."),
-    click.option("--window", type=int, help="Rows sorted together.  [default: 8192, at most half of them]"),
+    click.option("--window", type=int, help="Rows sorted together.  [default: 8192, or half of them if they are fewer]"),
     click.option("--drop-last", is_flag=True, help="Leave out microbatches that stay short."),
     click.option("--microbatches-per-step", type=int, help="In an optimizer step, over all ranks.  [default: one for each rank]"),
     click.option(

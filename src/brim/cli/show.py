@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -58,6 +58,16 @@ def human(number: float) -> str:
             return f"{number:.0f}{unit}" if unit == "" or number >= 100 else f"{number:.1f}{unit}"
         number /= 1000
     return f"{number:.1f}T"
+
+
+@contextmanager
+def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, None]:
+    """A bar on stderr that counts; nothing where stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 class MeasuringProgress(Protocol):

@@ -39,7 +39,7 @@ class Ids:
     @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
         """From Python values."""
-        values = list(ids)
+        values = [int(value) if isinstance(value, np.integer) else value for value in ids]
         if all(type(value) is int for value in values):
             return cls.integers(np.array(values, np.int64))
         encoded = [str(value).encode() for value in values]

@@ -21,7 +21,7 @@ from brim.plan.position import CheckpointPosition
 from brim.plan.units import Units
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpochColumns:
     """Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`; packed row r has the units `unit[seq_ptr[r]:seq_ptr[r + 1]]`."""
 
@@ -163,7 +163,7 @@ class MicrobatchSpec:
         return replace(self, index=NULL if self.is_null else index, after=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpochPlan(Sequence[MicrobatchSpec]):
     """The microbatches of one epoch for one rank, in order. A sequence with O(1) access, also for `async for`."""
 

@@ -14,6 +14,7 @@ from brim.core.rng import permutation
 from brim.core.sorting import order_by
 
 WINDOW = 8192
+FEW = 8
 
 
 class Groups(NamedTuple):
@@ -38,8 +39,8 @@ def group_rows(
 ) -> Groups:
     """Group rows of the given widths. `uniform` says that all rows of a kind have one width.
 
-    Without a `window`, windows hold 8192 rows, or half of the rows if there are fewer: two random halves, so that even a small data
-    set meets in new company every epoch.
+    Without a `window`, windows hold 8192 rows of a kind, or half of them if there are fewer: two random halves, so that even a small
+    data set meets in new company every epoch. Kinds of a few microbatches stay in one window, because cutting them would leave them short.
     """
     n = len(width)
     order = permutation(n, seed=seed, purpose="group", epoch=epoch)
@@ -47,8 +48,8 @@ def group_rows(
         order = order[order_by(kind[order])]
     bounds = _kind_bounds(None if kind is None else kind[order], n)
     if not uniform:
-        size = window or min(WINDOW, -(-n // 2))
-        bounds = _window_bounds(bounds, size)
+        microbatches = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) // budget if n else np.empty(0, np.int64)
+        bounds = _window_bounds(bounds, microbatches, window)
         number = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         narrowness = width.max(initial=0) - width[order]
         order = order[order_by(number, narrowness)]
@@ -64,11 +65,13 @@ def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
     return np.concatenate([[0], changes, [n]]) if n else np.zeros(1, np.int64)
 
 
-def _window_bounds(bounds: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Cut runs into windows of nearly equal size, none above `size`."""
+def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], window: int | None) -> NDArray[np.int64]:
+    """Cut runs, each of about so many microbatches, into windows of nearly equal size."""
     pieces: list[NDArray[np.int64]] = []
-    for start, end in _pairs(bounds):
-        count = -(-(end - start) // size)
+    for (start, end), many in zip(_pairs(bounds), microbatches.tolist(), strict=True):
+        count = -(-(end - start) // (window or WINDOW))
+        if window is None and many >= FEW:
+            count = max(count, 2)
         pieces.append(start + (end - start) * np.arange(count) // count)
     return np.concatenate([*pieces, bounds[-1:]])
 

@@ -58,7 +58,7 @@ class PackingConfig:
             raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Rows:
     """Rows of sequence indices: row r is `order[ptr[r]:ptr[r + 1]]`."""
 
@@ -113,18 +113,25 @@ def pack(
         raise OptionError(f"max_sequences must be at least 1, got {max_sequences}")
     if len(lengths) and lengths.min() < 0:
         raise OptionError(f"lengths must not be negative, got {lengths.min()}")
+    if len(lengths) and lengths.max() > capacity:
+        longest = int(lengths.argmax())
+        raise LengthError(f"sequence {longest} has {lengths[longest]} tokens and does not fit in a row of {capacity}")
     mode = PackingMode(one_of("mode", mode, PackingMode))
-    sizes = np.maximum(lengths, 1, dtype=np.int32)
-    if len(sizes) and sizes.max() > capacity:
-        longest = int(sizes.argmax())
-        raise LengthError(f"sequence {longest} has {sizes[longest]} tokens and does not fit in a row of {capacity}")
+    sizes = np.maximum(lengths.astype(np.int32, copy=False), 1)
     most = max_sequences or 2**31 - 1
-    arrivals = None if order is None else np.ascontiguousarray(order, np.int32)
+    arrivals = None if order is None else _checked_order(order, len(sizes))
     if mode is PackingMode.FIRST_FIT:
         return _rows_in_arrival_order(sizes, arrivals, capacity, most)
     counts = np.bincount(sizes, minlength=capacity + 1)
     walk = _best_fit(counts, capacity, most) if mode is PackingMode.BEST_FIT else _oldest_fit(counts, capacity, most)
     return _place(sizes, arrivals, walk)
+
+
+def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]:
+    """The kernel follows it without looking, so it must be what it claims to be."""
+    if len(order) != n or (n and (order.min() < 0 or order.max() >= n or np.bincount(order, minlength=n).max() > 1)):
+        raise OptionError(f"the order of {n} sequences must hold each of 0 to {n - 1} once")
+    return np.ascontiguousarray(order, np.int32)
 
 
 @dataclass

@@ -5,7 +5,7 @@ is a view of the same epochs for one rank.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -122,11 +122,11 @@ class BatchPlan:
 
         return load_plan(path)
 
-    def save(self, path: str | os.PathLike[str], *, lazy: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], *, lazy: bool = False, progress: Callable[[int, int], None] | None = None) -> None:
         """Write the plan as a directory, whole or not at all. `lazy` leaves the epochs out; they are built again when they are used."""
         from brim.plan.store import save_plan
 
-        save_plan(self, path, lazy=lazy)
+        save_plan(self, path, lazy=lazy, progress=progress)
 
     @property
     def table(self) -> LengthCache:

@@ -11,12 +11,12 @@ is such a directory too, with that rank's microbatches only.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.core.atomic import atomic_directory
+from brim.core.atomic import atomic_directory, atomic_file
 from brim.core.columns import Columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import canonical_json, digest_bytes
@@ -33,26 +33,33 @@ FORMAT = "brim.plan/1"
 EPOCH_FORMAT = "brim.epoch/1"
 INDEX, LENGTHS = "plan.json", "lengths.brim"
 
+Progress = Callable[[int, int], None]
+"""Told how many epochs or ranks of how many are done."""
+
 
 def epoch_file(epoch: int) -> str:
     return f"epoch-{epoch:04d}.brim"
 
 
-def save_plan(plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False) -> None:
+def save_plan(plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False, progress: Progress | None = None) -> None:
     """Write a plan or a rank's share of one. A plan directory that is in the way is replaced; anything else is not."""
     with atomic_directory(path, replaces=is_plan) as directory:
-        write_plan(plan, directory, lazy=lazy)
+        write_plan(plan, directory, lazy=lazy, progress=progress)
 
 
-def save_shards(plan: BatchPlan, path: str | os.PathLike[str], world_size: int) -> None:
+def save_shards(plan: BatchPlan, path: str | os.PathLike[str], world_size: int, *, progress: Progress | None = None) -> None:
     """Write `rank_0`, `rank_1`, ... below a directory, which holds exactly these ranks afterwards."""
     with atomic_directory(path, replaces=_holds_shards) as directory:
         for rank in range(world_size):
+            if progress is not None:
+                progress(rank, world_size)
             (directory / f"rank_{rank}").mkdir()
             write_plan(plan.shard(rank, world_size), directory / f"rank_{rank}", lengths=directory / "rank_0" / LENGTHS if rank else None)
 
 
-def write_plan(plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths: Path | None = None) -> None:
+def write_plan(
+    plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths: Path | None = None, progress: Progress | None = None
+) -> None:
     """Write the files of a plan. `lengths` is a copy of the table that may be linked to instead of written again."""
     if lengths is None:
         plan.table.save(directory / LENGTHS)
@@ -61,6 +68,8 @@ def write_plan(plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths:
     epochs: list[dict[str, Any]] = []
     whole = plan.share == Share()
     for epoch in range(0 if lazy and whole else plan.num_epochs):
+        if progress is not None:
+            progress(epoch, plan.num_epochs)
         view, dropped = plan.get_epoch(epoch), plan.epochs.built(epoch).dropped
         columns = view.columns if whole or plan.share.partial else view.columns.take(view.places)
         meta = {"epoch": epoch, "fingerprint": columns.fingerprint}
@@ -81,7 +90,8 @@ def write_plan(plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths:
         "epochs": epochs,
     }
     index["checksum"] = digest_bytes(canonical_json(index))
-    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    with atomic_file(directory / INDEX) as file:
+        file.write(json.dumps(index, indent=2).encode() + b"\n")
 
 
 def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Counts:
         return not (self.skipped or self.truncated or self.split)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Units:
     """Columns over the units. `sample` and `start` are None where unit i is all of sample i."""
 
