@@ -37,7 +37,7 @@ def main() -> None:
         for n in options.sizes:
             if n in sizes or sizes is SIZES:
                 lengths = draw(n)
-                rows = race(list(contenders(report, lengths, capacity, full=options.full)))
+                rows = race(list(contenders(report, lengths, capacity, full=options.full)), patience=8)
                 add_ratios(rows, BASE)
                 bound = lower_bound(lengths, capacity)
                 title = f"{n:,} lengths ({name}) into rows of {capacity}; lower bound {bound:,} bins"
@@ -56,7 +56,7 @@ def contenders(report: Report, lengths: Lengths, capacity: int, *, full: bool) -
     yield from seqpacker(report, lengths, capacity, judge)
     yield from lightbinpack(report, lengths, capacity, judge)
     if len(lengths) <= PYTHON:
-        yield from trl(report, lengths, capacity, judge, moving=True)
+        yield from trl(report, lengths, capacity, judge, moving=len(lengths) < PYTHON or capacity == 2048)  # once is gigabytes enough
     elif full:
         yield from trl(report, lengths, capacity, judge, moving=False)
     if len(lengths) <= QUADRATIC:

@@ -42,7 +42,7 @@ def tokenizers(bpe_file, plain_file, chat_folder):
 
 
 @given(shapes)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_measuring_agrees_with_encoding_for_every_shape_and_tokenizer(tokenizers, rows):
     for tokenizer in tokenizers:
         encoded = encode_rows(rows, tokenizer, RowFormat(), where)

@@ -24,7 +24,7 @@ def cache_of(table):
 
 
 @given(tables, st.sampled_from(["c.jsonl", "c.lengths"]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_saved_cache_is_the_same_when_loaded_in_either_form(tmp_path, table, name):
     cache = cache_of(table)
     cache.save(tmp_path / name)

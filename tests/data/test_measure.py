@@ -116,7 +116,7 @@ CONTENT = lines([{"id": f"r{k}", "text": "é" * k} for k in range(4)]) + b"\n \r
 
 
 @given(st.integers(0, len(CONTENT)), st.sampled_from([b"", b"\n", b"\r\n"]), st.sampled_from(["out.jsonl", "out.lengths"]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_file_that_grew_gives_the_bytes_of_a_fresh_build(tmp_path, cut, ending, name):
     data, output, fresh = tmp_path / "d.jsonl", tmp_path / name, tmp_path / f"fresh-{name}"
     for file in (output, fresh):

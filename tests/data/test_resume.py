@@ -69,7 +69,7 @@ def let_run(process, blocks):
 def test_killed_again_and_again_it_continues_and_ends_with_the_same_bytes(tmp_path, workers, name):
     data, output = tmp_path / "train.jsonl", tmp_path / name
     write_sample_data(data, 10_000)
-    for kill_after in (3, 5, 6):
+    for kill_after in (2, 2, 3):
         process = start(data, output, workers)
         let_run(process, kill_after)
         process.send_signal(signal.SIGKILL)  # somewhere in the next block
@@ -120,7 +120,7 @@ def stopped(data, tmp_path, small_blocks):
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_journal_cut_or_damaged_anywhere_never_changes_the_result(data, tmp_path, stopped, chance):
     journal, whole = stopped
     at = chance.draw(st.integers(0, len(journal) - 1))
@@ -135,7 +135,7 @@ def test_a_journal_cut_or_damaged_anywhere_never_changes_the_result(data, tmp_pa
 def test_a_whole_journal_is_continued_and_not_measured_again(data, tmp_path, stopped):
     seen = []
     built = build_lengths(data, tmp_path / "out", progress=lambda *numbers: seen.append(numbers))
-    assert built.resumed == seen[8][0] > 0
+    assert built.resumed == seen[0][0] > 0
     assert (tmp_path / "out").read_bytes() == stopped[1]
 
 

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError
-from brim.data import row_ids
+from brim.data import ids as ids_module
 from brim.data.format import RowFormat
 from brim.data.ids import Ids
-from brim.data.row_ids import IdBlock, find_duplicate, join_ids, row_id
+from brim.data.row_ids import IdBlock, join_ids, row_id
 
 LAYOUT = RowFormat().layout({"text": "x", "id": 1})
 NUMBERED = RowFormat().layout({"text": "x"})
@@ -25,24 +25,24 @@ def first_duplicate(ids):
 @given(some_ids)
 def test_a_duplicate_is_found_if_and_only_if_there_is_one(values):
     ids = Ids.of(values)
-    assert find_duplicate(ids) == first_duplicate(list(ids))
+    assert ids.duplicate() == first_duplicate(list(ids))
 
 
 @given(st.lists(texts))
 def test_an_accident_among_hashes_is_not_a_duplicate(values):
     ids = Ids.of(values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_ids, "_hashes", lambda text, ends: np.zeros(len(ends), np.uint64))
-        assert find_duplicate(ids) == first_duplicate(list(ids))
+        patch.setattr(ids_module, "_hashes", lambda text, ends: np.zeros(len(ends), np.uint64))
+        assert ids.duplicate() == first_duplicate(list(ids))
 
 
 @given(st.lists(texts, min_size=1), st.integers(1, 8))
 def test_hashes_do_not_depend_on_how_the_column_is_cut(values, chunk):
     columns = Ids.of(values).columns
-    whole = row_ids._hashes(columns["id_text"], columns["id_ends"])
+    whole = ids_module._hashes(columns["id_text"], columns["id_ends"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_ids, "CHUNK", chunk)
-        assert row_ids._hashes(columns["id_text"], columns["id_ends"]).tolist() == whole.tolist()
+        patch.setattr(ids_module, "CHUNK", chunk)
+        assert ids_module._hashes(columns["id_text"], columns["id_ends"]).tolist() == whole.tolist()
     assert len(set(whole.tolist())) == len(set(values))
 
 

@@ -2,15 +2,17 @@ import gzip
 import json
 import os
 import pickle
+import sys
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brim.core.errors import DataError, OptionError
+from brim.core.errors import DataError, MissingExtraError, OptionError
 from brim.data import jsonl
-from brim.data.source import first_row, open_source
+from brim.data.format import RowFormat
+from brim.data.source import layout_of, open_source
 
 ROWS = [{"id": number, "prompt": f"é {number}", "response": "x" * number} for number in range(25)]
 
@@ -35,7 +37,7 @@ separators = st.lists(
 
 
 @given(separators, st.booleans(), st.booleans(), st.integers(1, 400))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_rows_are_those_of_the_naive_reading_whatever_lies_between_them(write, monkeypatch, between, bom, cut, size):
     data = b"".join(json.dumps(row, ensure_ascii=False).encode() + end for row, end in zip(ROWS, between, strict=True))
     data = (b"\xef\xbb\xbf" if bom else b"") + (data.rstrip() if cut else data)
@@ -154,8 +156,22 @@ def test_a_file_of_another_format_is_named_for_what_it_is(write, name, data, mes
     assert "\n" not in str(caught.value)
 
 
-def test_the_case_of_a_suffix_does_not_matter(write):
-    assert len(open_source(write(lines(ROWS), "TRAIN.JSONL"))) == 25
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "A.JSONL"])
+def test_lines_are_read_under_every_usual_suffix(write, name):
+    assert open_source(write(lines(ROWS), name)).row(7) == ROWS[7]
+
+
+def test_a_missing_library_says_which_extra_to_install(write, tmp_path, monkeypatch):
+    parquet = write(b"PAR1", "a.parquet")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    for name in ("state.json", "dataset_info.json"):
+        (saved / name).write_text("{}")
+    for module, path in (("pyarrow.parquet", parquet), ("datasets", saved)):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(MissingExtraError, match=r"needs .* run: pip install 'brim\[hf\]'"):
+                open_source(path)
 
 
 def test_what_is_no_data_set_is_an_error_that_says_what_is(tmp_path, write):
@@ -176,7 +192,7 @@ def test_a_file_of_blank_lines_has_no_rows(write):
     source = open_source(write(b"\n \n\n"))
     assert len(source) == 0
     with pytest.raises(DataError, match="has no rows"):
-        first_row(source)
+        layout_of(source, RowFormat())
 
 
 @pytest.fixture(params=["jsonl", "parquet", "parquet directory", "datasets"])
@@ -214,7 +230,7 @@ def test_every_kind_of_source_gives_the_same_rows_at_random_and_in_blocks(save):
     assert [source.row(number) for number in (24, 0, 11, -1)] == [ROWS[number] for number in (24, 0, 11, -1)]
     assert [row for block in source.blocks() for row in source.read(block).rows] == ROWS
     assert pickle.loads(pickle.dumps(source)).row(13) == ROWS[13]
-    assert first_row(source)[0] == ROWS[0]
+    assert layout_of(source, RowFormat()).kind == "prompt"
     with pytest.raises(IndexError):
         source.row(25)
 

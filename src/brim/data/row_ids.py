@@ -1,4 +1,4 @@
-"""The ids of rows: taken from a field or the row number, and no two alike.
+"""The ids of rows: taken from a field, or the row number.
 
 Either all rows of a data set have an id or none has. Ids travel as `IdBlock`s, which are what a worker process sends back and what a
 journal keeps, and end up as one `Ids` column.
@@ -6,18 +6,15 @@ journal keeps, and end up as one `Ids` column.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError
-from brim.core.rng import raw_bits
 from brim.data.format import ID_FIELDS, Layout, Row, kind_of, missing
 from brim.data.ids import Ids, SampleId
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
-CHUNK = 1 << 20
 
 
 def row_id(row: Row, layout: Layout, number: int) -> SampleId:
@@ -89,51 +86,3 @@ def split_ids(ids: Ids, layout: Layout) -> IdBlock:
     if "id_text" in ids.columns:
         return IdBlock(text=ids.columns["id_text"].tobytes(), ends=ids.columns["id_ends"])
     return IdBlock() if layout.id_field is None else IdBlock(numbers=np.arange(len(ids)))
-
-
-def find_duplicate(ids: Ids) -> tuple[int, int] | None:
-    """The first row whose id an earlier row has, as (earlier, later).
-
-    Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal hashes are then compared
-    for real, so an accident among the hashes is never reported.
-    """
-    if not ids.columns:
-        return None
-    keys = ids.columns["id"] if "id" in ids.columns else _hashes(ids.columns["id_text"], ids.columns["id_ends"])
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    alike = keys[1:] == keys[:-1]
-    pairs: list[tuple[int, int]] = []
-    for start, stop in _runs(alike):
-        seen: dict[SampleId, int] = {}
-        for row in sorted(order[start : stop + 1].tolist()):
-            if ids[row] in seen:
-                pairs.append((seen[ids[row]], row))
-                break
-            seen[ids[row]] = row
-    return min(pairs, key=lambda pair: pair[1], default=None)
-
-
-def _runs(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Stretches of equal neighbours, as first and last position."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _hashes(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """For each id the sum of (byte + 1) times a random odd weight that depends on its place in the id, modulo 2**64."""
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    longest = int((ends - starts).max(initial=0))
-    weights = raw_bits(longest, seed=0, purpose="id-hash") | np.uint64(1)
-    hashes = np.zeros(len(ends), np.uint64)
-    first = 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, starts[first] + CHUNK, side="right")))
-        a, b = int(starts[first]), int(ends[last - 1])
-        sizes = ends[first:last] - starts[first:last]
-        place = np.arange(b - a) - np.repeat(starts[first:last] - a, sizes)
-        terms: NDArray[Any] = (text[a:b].astype(np.uint64) + np.uint64(1)) * weights[place]
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-        hashes[first:last] = sums[ends[first:last] - a] - sums[starts[first:last] - a]
-        first = last
-    return hashes

@@ -7,7 +7,7 @@ from brim.data.encode import encode_rows
 from brim.data.format import RowFormat
 from brim.data.row_ids import row_id
 from brim.data.sample import Sample
-from brim.data.source import Source, first_row
+from brim.data.source import Source, layout_of
 from brim.data.tokenizer import Tokenizer
 
 
@@ -27,11 +27,7 @@ class Samples:
         DataError: The first row does not have the format.
         """
         self.source, self.tokenizer = source, tokenizer
-        first, place = first_row(source)
-        try:
-            self.layout = (format or RowFormat()).layout(first)
-        except DataError as error:
-            raise DataError(f"{place}: {error}") from None
+        self.layout = layout_of(source, format or RowFormat())
 
     def __len__(self) -> int:
         return len(self.source)

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import orjson
 
 from brim.core.errors import DataError, OptionError
+from brim.data.format import Layout, RowFormat
 
 Torn = Literal["error", "skip"]
 READABLE = (
@@ -180,14 +181,16 @@ def _splits(path: Path) -> list[str]:
         return sorted(child.name for child in path.iterdir() if child.is_dir())
 
 
-def first_row(source: Source) -> tuple[dict[str, Any], str]:
-    """The first row and its place, without an index of all of them.
+def layout_of(source: Source, format: RowFormat) -> Layout:
+    """What the rows look like, settled by the first of them; no index of the others is made.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no row, or the first one does not have the format.
     """
     for block in source.blocks():
-        rows = source.read(block).rows
-        if rows:
-            return rows[0], source.where_in(block, 0)
+        for row in source.read(block).rows:
+            try:
+                return format.layout(row)
+            except DataError as error:
+                raise DataError(f"{source.where_in(block, 0)}: {error}") from None
     raise DataError(f"{source.path} has no rows" + (" (only a torn line)" if source.torn else ""))
