@@ -46,9 +46,10 @@ class Ids:
         values = [int(value) if isinstance(value, np.integer) else value for value in ids]
         if all(type(value) is int for value in values):
             return cls.integers(np.array(values, np.int64))
-        encoded = [str(value).encode() for value in values]
-        ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-        return cls.strings(np.frombuffer(b"".join(encoded), np.uint8), ends)
+        texts = [str(value) for value in values]
+        joined = "".join(texts)
+        sizes = map(len, texts if joined.isascii() else (text.encode() for text in texts))
+        return cls.strings(np.frombuffer(joined.encode(), np.uint8), np.cumsum(np.fromiter(sizes, np.int64, len(texts))))
 
     def __len__(self) -> int:
         return self._count
@@ -73,7 +74,9 @@ class Ids:
             return tuple(rows.tolist())
         if "id" in self.columns:
             return tuple(self.columns["id"][rows].tolist())
-        return tuple(self[row] for row in rows.tolist())
+        ends, text = self.columns["id_ends"], self.columns["id_text"].data
+        starts = np.where(rows > 0, ends[rows - 1], 0)
+        return tuple(str(text[start:end], "utf-8") for start, end in zip(starts.tolist(), ends[rows].tolist(), strict=True))
 
     def row_of(self, id: SampleId) -> int:
         """The row that holds an id. The first call builds a table of all ids.

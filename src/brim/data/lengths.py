@@ -77,28 +77,27 @@ class LengthCache:
         """
         if isinstance(lengths, LengthCache):
             return lengths
-        if isinstance(lengths, Mapping):
-            by_id = cast(Mapping[SampleId, int], lengths)
-            entries = [LengthEntry(id, by_id[id]) for id in sorted(by_id, key=lambda id: (isinstance(id, str), id))]
-        else:
-            entries = list(lengths)
-        return cls.from_entries(entries, tokenizer_hash=tokenizer_hash, dataset_hash=dataset_hash)
+        hashes: dict[str, Any] = {"tokenizer_hash": tokenizer_hash, "dataset_hash": dataset_hash}
+        if not isinstance(lengths, Mapping):
+            return cls.from_entries(list(lengths), **hashes)
+        by_id = cast(Mapping[SampleId, int], lengths)
+        try:
+            ids = sorted(by_id)  # pyright: ignore[reportArgumentType]
+            column = Ids.of(ids)
+        except TypeError:  # integers and strings, which become strings: integers first, and 1 is "1"
+            ids = sorted(by_id, key=lambda id: (isinstance(id, str), id))
+            column = _distinct(ids)
+        return cls(column, _checked_lengths([by_id[id] for id in ids], column), **hashes)
 
     @classmethod
     def from_entries(cls, entries: list[LengthEntry], **meta: Any) -> "LengthCache":
-        for entry in entries:
-            length: Any = entry.length
-            if isinstance(length, bool) or not isinstance(length, int | np.integer) or not 0 <= length <= LONGEST:
-                raise DataError(f"sample {entry.sample_id!r} has length {length!r}; a length is an integer from 0 to {LONGEST}")
-        ids = Ids.of(entry.sample_id for entry in entries)
-        if twice := ids.duplicate():
-            raise DataError(f"id {ids[twice[0]]!r} comes twice: entries {twice[0] + 1} and {twice[1] + 1}")
+        ids = _distinct([entry.sample_id for entry in entries])
+        lengths = _checked_lengths([entry.length for entry in entries], ids)
         names = sorted({entry.group or "" for entry in entries})
         groups = None
         if names not in ([], [""]):
             code = {name: number for number, name in enumerate(names)}
             groups = np.array([code[entry.group or ""] for entry in entries], np.int32)
-        lengths = np.array([entry.length for entry in entries], np.int32)
         return cls(ids, lengths, groups=groups, group_names=tuple(names) if groups is not None else (), **meta)
 
     @classmethod
@@ -185,6 +184,24 @@ class LengthCache:
     def get_all(self) -> dict[SampleId, int]:
         """All lengths as a dict. For ten million samples that is gigabytes; `lengths` is the column."""
         return dict(self.items())
+
+
+def _distinct(ids: list[SampleId]) -> Ids:
+    column = Ids.of(ids)
+    if twice := column.duplicate():
+        raise DataError(f"id {column[twice[0]]!r} comes twice: entries {twice[0] + 1} and {twice[1] + 1}")
+    return column
+
+
+def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
+    """Integers from 0 to `LONGEST`, or an error that names the first sample whose length is something else."""
+    plain = all(type(value) is int for value in values)
+    if plain and min(values, default=0) >= 0 and max(values, default=0) <= LONGEST:
+        return np.array(values, np.int32)
+    for row, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= LONGEST:
+            raise DataError(f"sample {ids[row]!r} has length {value!r}; a length is an integer from 0 to {LONGEST}")
+    return np.array(values, np.int32)
 
 
 def _from_columns(columns: Columns) -> LengthCache:
