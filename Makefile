@@ -25,8 +25,8 @@ format: $(STAMP)
 
 # Installs what brim is compared with, into an environment of its own.
 bench:
-	$(PYTHON) benchmarks/setup.py
-	.venv-bench/bin/python benchmarks/run.py
+	$(PYTHON) benchmarks/install.py
+	.venv-bench/bin/python benchmarks/run.py --full
 
 $(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c
 	$(PYTHON) -m venv $(VENV)
