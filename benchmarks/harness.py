@@ -70,6 +70,8 @@ def race(contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 
     """Time the contenders in turn. One that has used up `patience` seconds sits out the remaining rounds; each runs at least once."""
     rows = [Row(contender.name) for contender in contenders]
     spent = [0.0] * len(rows)
+    gc.collect()
+    gc.freeze()  # the inputs
     for _ in range(rounds):
         for place, (contender, row) in enumerate(zip(contenders, rows, strict=True)):
             if spent[place] > patience:
@@ -81,18 +83,16 @@ def race(contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 
             if row.rounds == 1:
                 row.columns.update(contender.judge(result))
             del result
+    gc.unfreeze()
     return rows
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
     """Wall seconds, CPU seconds of this process and of the children it waited for, and the result."""
     gc.collect()
-    gc.freeze()
     wall, cpu = time.perf_counter(), _cpu()
     result = run()
-    wall, cpu = time.perf_counter() - wall, _cpu() - cpu
-    gc.unfreeze()
-    return wall, cpu, result
+    return time.perf_counter() - wall, _cpu() - cpu, result
 
 
 def _cpu() -> float:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from brim import PackingMode, pack
 from brim.plan.packing import Rows
 
+CAPACITY, MIX_CAPACITY = 2048, 8192
 SIZES = (3_000, 10_000, 100_000, 1_000_000, 10_000_000)
 MIX_SIZES = (100_000, 1_000_000, 10_000_000)
 QUADRATIC, PYTHON = 3_000, 1_000_000  # the largest sets for chuk-lazarus and for TRL
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="run TRL on more than a million lengths too (minutes)")
     options = parser.parse_args()
     report = Report("packing")
-    for name, draw, capacity, sizes in (("lognormal", lognormal, 2048, SIZES), ("chat mix", chat_mix, 8192, MIX_SIZES)):
+    for name, draw, capacity, sizes in (("lognormal", lognormal, CAPACITY, SIZES), ("chat mix", chat_mix, MIX_CAPACITY, MIX_SIZES)):
         race(list(contenders(report, draw(2_000), capacity, full=False)), rounds=1)  # warm-up
         for n in options.sizes:
             if n in sizes or sizes is SIZES:
@@ -56,8 +57,9 @@ def contenders(report: Report, lengths: Lengths, capacity: int, *, full: bool) -
     yield from seqpacker(report, lengths, capacity, judge)
     yield from lightbinpack(report, lengths, capacity, judge)
     if len(lengths) <= PYTHON:
-        yield from trl(report, lengths, capacity, judge, moving=len(lengths) < PYTHON or capacity == 2048)  # once is gigabytes enough
-    elif full:
+        moving = len(lengths) < PYTHON or capacity == CAPACITY  # a million times both would be gigabytes and minutes
+        yield from trl(report, lengths, capacity, judge, moving=moving)
+    elif full and capacity == CAPACITY:
         yield from trl(report, lengths, capacity, judge, moving=False)
     if len(lengths) <= QUADRATIC:
         yield from chuk_lazarus(report, lengths, capacity, judge)
@@ -97,7 +99,8 @@ def seqpacker(report: Report, lengths: Lengths, capacity: int, judge: Judge) -> 
             return judge.flat(order, np.diff(splits, prepend=0, append=len(order)))
 
         yield Contender("seqpacker obfd, pack_flat", lambda: packer.pack_flat(wide), flat)
-        yield Contender("seqpacker obfd, pack", lambda: packer.pack(wide), lambda result: judge.count(result.num_bins))
+        bins = (lambda result: judge.lists(result.bins)) if len(lengths) <= PYTHON else (lambda result: judge.count(result.num_bins))
+        yield Contender("seqpacker obfd, pack", lambda: packer.pack(wide), bins)
 
 
 def lightbinpack(report: Report, lengths: Lengths, capacity: int, judge: Judge) -> Iterator[Contender]:

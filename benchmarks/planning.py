@@ -48,7 +48,7 @@ def main() -> None:
     report = Report("planning")
     race(list(contenders(report, lognormal(5_000))), rounds=1)  # warm-up
     for n in options.sizes:
-        rows = race(list(contenders(report, lognormal(n))), rounds=5 if n <= OBJECTS else 3)
+        rows = race(list(contenders(report, lognormal(n))), rounds=5 if n <= OBJECTS else 3, patience=10)
         add_ratios(rows, BASE)
         report.table(f"Plans of one epoch: {n:,} lengths (lognormal), budget {BUDGET}", rows, COLUMNS, subject="plan", n=n)
     fixed_shapes(report, min(max(options.sizes), 1_000_000))
@@ -71,8 +71,7 @@ def contenders(report: Report, lengths: Lengths) -> Iterator[Contender]:
     if named:
         yield Contender(f"{BASE}, as objects", lambda: (plan := build(), list(plan.iter_epoch(0)))[0], judge_plan)
         config = BatchingConfig(token_budget=BUDGET)
-        from_dict = Contender(f"{BASE}, from a dict", lambda: BatchPlan.build(by_id, config).get_epoch(0), judge_epoch)
-        yield from_dict
+        yield Contender(f"{BASE}, from a dict", lambda: BatchPlan.build(by_id, config).get_epoch(0), judge_epoch)
     for buckets in BUCKETS:
         options = {"num_buckets": buckets, "pad_policy": "pad_to_bucket"}
         yield Contender(f"brim fixed shapes, {buckets} buckets", lambda options=options: build(**options), judge_plan)
@@ -91,7 +90,7 @@ def judge_plan(plan: BatchPlan) -> dict[str, Any]:
 
 def judge_epoch(epoch: Any) -> dict[str, Any]:
     columns = epoch.columns
-    assert len(np.unique(columns.unit)) == len(columns.unit)
+    assert np.array_equal(np.bincount(columns.unit), np.ones(len(epoch.units), np.int64))  # everyone, once
     shapes = Counter(zip(np.diff(columns.row_ptr).tolist(), columns.width.tolist(), strict=True))
     return judge(shapes, int(columns.tokens.sum()))
 
@@ -121,8 +120,8 @@ def chuk_lazarus(report: Report, by_id: dict[str, int]) -> Iterator[Contender]:
 
     def judged(plan: Any) -> dict[str, Any]:
         microbatches = plan.get_epoch(0).microbatches
-        tokens = sum(by_id[id] for microbatch in microbatches for id in microbatch.samples)
-        return judge(Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches), tokens)
+        assert sorted(id for microbatch in microbatches for id in microbatch.samples) == sorted(by_id)
+        return judge(Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches), sum(by_id.values()))
 
     yield Contender("chuk-lazarus BatchPlanBuilder", build, judged)
 
@@ -134,6 +133,7 @@ def hugging_face(report: Report, lengths: Lengths) -> Iterator[Contender]:
     size, values = 32, lengths.tolist()
 
     def judged(indices: list[int]) -> dict[str, Any]:
+        assert sorted(indices) == list(range(len(values)))
         batches = (indices[start : start + size] for start in range(0, len(indices), size))
         return judge(Counter((len(batch), max(values[i] for i in batch)) for batch in batches), sum(values))
 
@@ -166,8 +166,9 @@ def lhotse(report: Report, lengths: Lengths) -> Iterator[Contender]:
 
     def judged(batches: Iterable[list[Text]]) -> dict[str, Any]:
         batches = list(batches)
+        assert sorted(int(text.id) for batch in batches for text in batch) == list(range(len(texts)))
         shapes = Counter((len(batch), max(text.num_tokens for text in batch)) for batch in batches)
-        return judge(shapes, sum(text.num_tokens for batch in batches for text in batch))
+        return judge(shapes, int(lengths.sum(dtype=np.int64)))
 
     yield Contender("lhotse DynamicBucketingSampler, 30 buckets", sample, judged)
 
