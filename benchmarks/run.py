@@ -93,7 +93,7 @@ def planning(tables: list[Table]) -> Iterator[Claim]:
     yield Claim("10,000,000 lengths packed and planned: below 1.5 GB", shown(peak, "peak {:,.0f} MB"), peak and peak < 1500)
     plans = pick(tables, subject="plan", n=1_000_000)
     peer = line(plans, "chuk-lazarus BatchPlanBuilder")
-    for name in ("sorted windows", "fixed shapes, edges by hand", "sorted windows, as objects", "sorted windows, from a dict"):
+    for name in ("sorted windows", "fixed shapes, edges by hand"):
         yield times(f"plan of 1,000,000 ({name}): 20x chuk-lazarus", line(plans, f"brim {name}"), peer, 20)
     for table in tables:
         if table.get("subject") == "plan":

@@ -91,14 +91,19 @@ class LengthCache:
 
     @classmethod
     def from_entries(cls, entries: list[LengthEntry], **meta: Any) -> "LengthCache":
-        ids = _distinct([entry.sample_id for entry in entries])
-        lengths = _checked_lengths([entry.length for entry in entries], ids)
-        names = sorted({entry.group or "" for entry in entries})
-        groups = None
+        return cls.from_lists(
+            [entry.sample_id for entry in entries], [entry.length for entry in entries], [entry.group for entry in entries], **meta
+        )
+
+    @classmethod
+    def from_lists(cls, ids: list[SampleId], lengths: list[int], groups: list[str | None], **meta: Any) -> "LengthCache":
+        """From lists with one value per sample. Where some samples have a group, the others are in the group ""."""
+        column = _distinct(ids)
+        codes, names = None, sorted({group or "" for group in groups})
         if names not in ([], [""]):
             code = {name: number for number, name in enumerate(names)}
-            groups = np.array([code[entry.group or ""] for entry in entries], np.int32)
-        return cls(ids, lengths, groups=groups, group_names=tuple(names) if groups is not None else (), **meta)
+            codes = np.array([code[group or ""] for group in groups], np.int32)
+        return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=tuple(names) if codes is not None else (), **meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "LengthCache":

@@ -16,6 +16,7 @@ import orjson
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
+from brim.data.ids import SampleId
 from brim.data.lengths import FORMAT, LengthCache, LengthEntry
 
 BLOCK = 10_000
@@ -39,7 +40,9 @@ def _line(entry: LengthEntry) -> bytes:
 
 def read_jsonl(path: Path) -> LengthCache:
     header: dict[str, Any] = {}
-    entries: list[LengthEntry] = []
+    ids: list[SampleId] = []
+    lengths: list[int] = []
+    groups: list[str | None] = []
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -49,16 +52,20 @@ def read_jsonl(path: Path) -> LengthCache:
                 if number == 1 and "length" not in row and ("format" in row or "tokenizer_hash" in row):
                     header = _checked_header(path, row)
                     continue
-                entries.append(_entry(path, number, row))
+                ids.append(_id(path, number, row))
+                lengths.append(row["length"])
+                groups.append(row.get("group"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    if not header and not entries:
+    if not header and not ids:
         raise DataError(f"{path} is empty; build it with: brim lengths build -d DATA -t TOKENIZER -o {path}")
-    if "rows" in header and header["rows"] != len(entries):
-        raise DamagedError(f"{path} is truncated: it holds {len(entries)} of {header['rows']} rows; build it again")
+    if "rows" in header and header["rows"] != len(ids):
+        raise DamagedError(f"{path} is truncated: it holds {len(ids)} of {header['rows']} rows; build it again")
     try:
-        cache = LengthCache.from_entries(
-            entries,
+        cache = LengthCache.from_lists(
+            ids,
+            lengths,
+            groups,
             tokenizer_hash=header.get("tokenizer_hash", ""),
             dataset_hash=header.get("dataset_hash", ""),
             source=header.get("source"),
@@ -89,15 +96,14 @@ def _checked_header(path: Path, header: dict[str, Any]) -> dict[str, Any]:
     return header
 
 
-def _entry(path: Path, number: int, row: dict[str, Any]) -> LengthEntry:
-    try:
-        entry = LengthEntry(row["sample_id"], row["length"], row.get("group"))
-    except KeyError as error:
+def _id(path: Path, number: int, row: dict[str, Any]) -> SampleId:
+    missing = next((name for name in ("sample_id", "length") if name not in row), None)
+    if missing is not None:
         raise DataError(
-            f"{path}:{number}: {error.args[0]!r} is missing (keys: {', '.join(row)}); this is not a length cache, build one with: "
+            f"{path}:{number}: {missing!r} is missing (keys: {', '.join(row)}); this is not a length cache, build one with: "
             f"brim lengths build -d {path} -o lengths.jsonl"
-        ) from None
-    id: Any = entry.sample_id
+        )
+    id = row["sample_id"]
     if not isinstance(id, str | int) or isinstance(id, bool):
         raise DataError(f"{path}:{number}: sample_id is {id!r}; an id is a string or an integer")
-    return entry
+    return id

@@ -3,9 +3,10 @@
 Packing sees lengths and nothing else: an array of lengths goes in, and for every row the indices of the sequences laid end to end in
 it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
 
-Lengths are integers up to the capacity, so a data set is a histogram, and packing longest first needs only the counts: rows that hold
-the same lengths are one *group*, and a whole group is filled at once. What the walk over the histogram leaves behind is a short list of
-events ("these rows, this many copies, at this slot"); only then is every sequence given its place, in one pass over the data.
+Lengths are integers up to the capacity, so a data set is a histogram, and best fit, longest first, needs only the counts: rows that
+hold the same lengths are one *group*, and a whole group is filled at once. What the walk over the histogram leaves behind is a short list
+of events ("these rows, this many copies, at this slot"); only then is every sequence given its place, in one pass over the data. First
+fit has to know which row is oldest, and takes a tournament over the rows for every sequence.
 """
 
 from bisect import bisect_left
@@ -120,11 +121,11 @@ def pack(
     sizes = np.maximum(lengths.astype(np.int32, copy=False), 1)
     most = max_sequences or 2**31 - 1
     arrivals = None if order is None else _checked_order(order, len(sizes))
-    if mode is PackingMode.FIRST_FIT:
-        return _rows_in_arrival_order(sizes, arrivals, capacity, most)
-    counts = np.bincount(sizes, minlength=capacity + 1)
-    walk = _best_fit(counts, capacity, most) if mode is PackingMode.BEST_FIT else _oldest_fit(counts, capacity, most)
-    return _place(sizes, arrivals, walk)
+    if mode is PackingMode.BEST_FIT:
+        return _place(sizes, arrivals, _best_fit(np.bincount(sizes, minlength=capacity + 1), capacity, most))
+    if mode is PackingMode.GREEDY:
+        arrivals = _longest_first(sizes, arrivals)
+    return _first_fit(sizes, arrivals, capacity, most)
 
 
 def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]:
@@ -146,23 +147,6 @@ class _Walk:
     closed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Finished groups: first row, number of rows, sequences in each."""
     num_rows: int = 0
-
-    def fill(self, row: int, rows: int, copies: int, slot: int) -> None:
-        self.row.append(row)
-        self.rows.append(rows)
-        self.copies.append(copies)
-        self.slot.append(slot)
-
-    def open_rows(self, count: int, length: int, capacity: int, most: int) -> list[tuple[int, int, int, int]]:
-        """New rows for `count` sequences of one length: (first row, rows, sequences in each, room left)."""
-        opened: list[tuple[int, int, int, int]] = []
-        copies = min(capacity // length, most)
-        for rows, held in ((count // copies, copies), (1, count % copies)):
-            if rows and held:
-                self.fill(self.num_rows, rows, held, 0)
-                opened.append((self.num_rows, rows, held, capacity - held * length))
-                self.num_rows += rows
-        return opened
 
 
 def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
@@ -224,41 +208,6 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
     return walk
 
 
-def _oldest_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
-    """First fit, longest first. `groups` are in the order of their rows: first row, rows, sequences in each, room."""
-    walk = _Walk()
-    groups = np.empty((0, 4), np.int64)
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        count = int(counts[length])
-        walk.first_event[length] = len(walk.row)
-        pieces: list[list[int] | tuple[int, ...]] = []
-        split_at = 0
-        for at in np.flatnonzero(groups[:, 3] >= length).tolist():
-            if not count:
-                break
-            row, rows, held, room = groups[at].tolist()
-            most_copies = min(room // length, most - held)
-            pieces.extend(groups[split_at:at].tolist())
-            split_at = at + 1
-            for copies in (most_copies, count % most_copies):
-                filled = min(rows, count // copies) if copies else 0
-                if filled:
-                    walk.fill(row, filled, copies, held)
-                    pieces.append((row, filled, held + copies, 0 if held + copies >= most else room - copies * length))
-                    row, rows, count = row + filled, rows - filled, count - filled * copies
-            if rows:
-                pieces.append((row, rows, held, room))
-        if count:
-            pieces.extend(groups[split_at:].tolist())
-            split_at = len(groups)
-            for row, rows, held, room in walk.open_rows(count, length, capacity, most):
-                pieces.append((row, rows, held, 0 if held >= most else room))
-        if pieces:
-            groups = np.concatenate([np.array(pieces, np.int64).reshape(-1, 4), groups[split_at:]])
-    walk.closed.extend((row, rows, held) for row, rows, held, _ in groups.tolist())
-    return walk
-
-
 def _place(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, walk: _Walk) -> Rows:
     """Give every sequence the next free place of its length."""
     ptr = _row_ptr(walk)
@@ -292,10 +241,7 @@ def _place_numpy(
     out: NDArray[np.int32],
 ) -> None:
     """The twin of `kernel.place`: sorted longest first, sequences take the events' places one after the other."""
-    arriving = sizes if arrivals is None else sizes[arrivals]
-    longest_first = order_by(arriving.max(initial=0) - arriving)
-    if arrivals is not None:
-        longest_first = arrivals[longest_first]
+    longest_first = _longest_first(sizes, arrivals)
     before = np.cumsum(rows) - rows
     visited = np.arange(rows.sum()) + np.repeat(row - before, rows)  # every (event, row) pair, in order
     copies_there = np.repeat(copies, rows)
@@ -304,7 +250,14 @@ def _place_numpy(
     out[np.arange(len(sizes)) + np.repeat(start - taken, copies_there)] = longest_first
 
 
-def _rows_in_arrival_order(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, capacity: int, most: int) -> Rows:
+def _longest_first(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None) -> NDArray[np.int32]:
+    """Equally long ones as they arrive."""
+    arriving = sizes if arrivals is None else sizes[arrivals]
+    order = order_by(arriving.max(initial=0) - arriving).astype(np.int32)
+    return order if arrivals is None else arrivals[order]
+
+
+def _first_fit(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, capacity: int, most: int) -> Rows:
     row_of = np.empty(len(sizes), np.int32)
     if kernel is None:
         num_rows = _first_fit_python(sizes if arrivals is None else sizes[arrivals], capacity, most, row_of)
