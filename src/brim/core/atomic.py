@@ -28,7 +28,7 @@ def atomic_file(target: str | os.PathLike[str]) -> Generator[IO[bytes], None, No
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, target)
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too: whatever it is, nothing half-written stays
         _clean(beside)
         if isinstance(error, OSError) and error.filename is None:  # from a write, such as a full disk: it names no file
             raise _unwritable(target, error) from None
@@ -60,7 +60,7 @@ def atomic_directory(target: str | os.PathLike[str], *, replaces: Callable[[Path
             os.replace(target, retired)
         os.replace(beside, target)
         _clean(retired)
-    except BaseException:
+    except BaseException:  # as above
         _clean(beside)
         raise
 

@@ -2,39 +2,28 @@
 
 Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a JSON index
 (metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's size and checksum.
-So a file can be written in one pass without knowing sizes beforehand, opening one reads a few hundred bytes however long it is, a
-truncated file has no last line, and a column is checked against its checksum when it is first touched. Nothing is ever unpickled.
+Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and a column is checked against its
+checksum when it is first touched. Nothing is ever unpickled.
 """
 
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
-from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes, new_hash
+from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
 
 ALIGN = 64
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """A column that is written piece by piece, so that it never has to be in memory as a whole."""
-
-    dtype: DTypeLike
-    pieces: Iterable[NDArray[Any]]
-
-
-def write_columns(
-    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any] | Chunks]
-) -> None:
+def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write a file of `format` (such as "brim.lengths/1") whole or not at all. Equal contents give equal bytes."""
     with atomic_file(target) as file:
         file.write(f"{format}\n".encode().ljust(ALIGN, b"\0"))
@@ -44,17 +33,12 @@ def write_columns(
         file.write(f"{len(index)} {digest_bytes(index)}".encode().ljust(ALIGN - 1) + b"\n")
 
 
-def _write_column(file: IO[bytes], column: NDArray[Any] | Chunks) -> dict[str, Any]:
-    dtype = np.dtype(column.dtype).newbyteorder("<")
-    pieces = column.pieces if isinstance(column, Chunks) else (column,)
-    start, size, hash = file.tell(), 0, new_hash()
-    for piece in pieces:
-        data = array_bytes(piece.astype(dtype, copy=False))
-        file.write(data)
-        hash.update(data)
-        size += piece.size
+def _write_column(file: IO[bytes], column: NDArray[Any]) -> dict[str, Any]:
+    start, data = file.tell(), array_bytes(column)
+    file.write(data)
     file.write(b"\0" * (-file.tell() % ALIGN))
-    return {"dtype": dtype.str, "size": size, "start": start, "checksum": hash.hexdigest()}
+    dtype = column.dtype.newbyteorder("<").str
+    return {"dtype": dtype, "size": column.size, "start": start, "checksum": digest_bytes(data)}
 
 
 class Columns:
@@ -83,10 +67,6 @@ class Columns:
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
-    def size(self, name: str) -> int:
-        """How many entries a column has; does not read it."""
-        return int(self._places[name]["size"])
-
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The column, read-only, mapped from the file; checked once against its checksum.
 
@@ -104,16 +84,6 @@ class Columns:
     def get(self, name: str) -> NDArray[Any] | None:
         """The column, or None if there is none of this name."""
         return self[name] if name in self._places else None
-
-    def damage(self) -> list[str]:
-        """The names of all columns whose bytes are not the ones that were written."""
-        bad: list[str] = []
-        for name in self._places:
-            try:
-                self[name]
-            except DamagedError:
-                bad.append(name)
-        return bad
 
     def _read_index(self) -> dict[str, Any]:
         kind = self.format.split("/")[0]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import MismatchError
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.plan.build import build_epoch
@@ -40,21 +39,6 @@ def verify_plan(plan: BatchPlan, lengths: LengthCache | None = None, config: Bat
     if config is not None:
         found += compare_configs(plan.config, config)
     return found or _compare_epochs(plan)
-
-
-def refuse_mismatch(plan: BatchPlan, lengths: LengthCache, *, plan_name: str = "the plan", lengths_name: str = "the lengths") -> None:
-    """
-    Raises:
-        MismatchError: The plan was built for other lengths.
-    """
-    if plan.table.fingerprint == lengths.fingerprint:
-        return
-    differences = compare_lengths(plan.table, lengths)
-    raise MismatchError(
-        f"this plan was built for other lengths: {plan_name} expects {plan.table.fingerprint[:6]}.., {lengths_name} is "
-        f"{lengths.fingerprint[:6]}.. ({'; '.join(difference.message for difference in differences)}). Rebuild it with `brim plan build`, "
-        "or pass the old lengths."
-    )
 
 
 def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
