@@ -61,6 +61,8 @@ def test_edges_that_make_no_buckets_are_refused(edges, overflow_max, message):
 @given(st.lists(st.integers(1, 100), unique=True, min_size=1, max_size=5), st.lists(st.integers(0, 120), max_size=40))
 def test_a_length_belongs_to_the_first_bucket_that_is_wide_enough(edges, lengths):
     spec = BucketSpec(edges=tuple(sorted(edges)), overflow_max=110)
+    many = np.tile(np.array(lengths, np.int64), 120)  # more lengths than distinct ones are looked up in a table
+    assert np.array_equal(spec.bucket_ids(many), np.tile(spec.bucket_ids(np.array(lengths, np.int64)), 120))
     for length, bucket in zip(lengths, spec.bucket_ids(np.array(lengths, np.int64)).tolist(), strict=True):
         expected = sum(length > width for width in spec.widths)
         assert bucket == expected

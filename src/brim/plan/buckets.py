@@ -51,7 +51,11 @@ class BucketSpec:
 
     def bucket_ids(self, lengths: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         """The bucket of every length. Lengths above `overflow_max` get `num_buckets`, which is no bucket."""
-        return np.searchsorted(np.array(self.widths), lengths, side="left").astype(np.int32)
+        widths = np.array(self.widths)
+        if len(lengths) <= self.overflow_max:
+            return np.searchsorted(widths, lengths).astype(np.int32)
+        bucket_of = np.searchsorted(widths, np.arange(self.overflow_max + 2)).astype(np.int32)  # looked up once for each length there is
+        return bucket_of[np.minimum(lengths, self.overflow_max + 1)]
 
     def get_bucket_id(self, length: int) -> int:
         bucket = int(self.bucket_ids(np.array([length]))[0])
