@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
-from brim.data.ids import Ids, SampleId
+from brim.data.ids import SampleId
+from brim.data.lengths import LengthCache
 from brim.plan.deal import NULL, Deal, Round, cost
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Units
@@ -163,17 +164,25 @@ class MicrobatchSpec:
         return replace(self, index=NULL if self.is_null else index, after=None)
 
 
+class Origin(Protocol):
+    """What an epoch has to know of its plan. Asked only when it is needed: a fingerprint means hashing the whole table."""
+
+    @property
+    def table(self) -> LengthCache: ...
+    @property
+    def units(self) -> Units: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
 @dataclass(frozen=True, eq=False)
 class EpochPlan(Sequence[MicrobatchSpec]):
     """The microbatches of one epoch for one rank, in order. A sequence with O(1) access, also for `async for`."""
 
     epoch: int
     columns: EpochColumns
-    units: Units
-    ids: Ids
-    group_names: tuple[str, ...]
+    origin: Origin
     deal: Deal
-    fingerprint: str
     rank: int = 0
     order: NDArray[np.int64] | None = None
     """Where the columns are not in the global order: the column of each global index."""
@@ -256,26 +265,26 @@ class EpochPlan(Sequence[MicrobatchSpec]):
             epoch=self.epoch + over,
             microbatch_idx=0 if over else index,
             microbatches_per_step=self.deal.step_size,
-            fingerprint=self.fingerprint,
+            fingerprint=self.origin.fingerprint,
         )
 
     def _at(self, index: int, at: int, end: int) -> MicrobatchSpec:
-        columns = self.columns
+        columns, origin = self.columns, self.origin
         first, last = (int(columns.row_ptr[at]), int(columns.row_ptr[at + 1])) if at != NULL else (0, 0)
         if columns.seq_ptr is None:
             units, row_ptr = columns.unit[first:last], np.arange(last - first + 1)
         else:
             bounds = columns.seq_ptr[first : last + 1]
             units, row_ptr = columns.unit[bounds[0] : bounds[-1]], bounds - bounds[0]
-        indices = self.units.samples(units)
-        group = None if columns.group is None or at == NULL else self.group_names[columns.group[at]]
+        indices = origin.units.samples(units)
+        group = None if columns.group is None or at == NULL else origin.table.group_names[columns.group[at]]
         return MicrobatchSpec(
             epoch=self.epoch,
             index=index,
-            samples=self.ids.take(indices),
+            samples=origin.table.ids.take(indices),
             indices=indices,
-            starts=self.units.starts(units),
-            lengths=self.units.length[units],
+            starts=origin.units.starts(units),
+            lengths=origin.units.length[units],
             row_ptr=row_ptr,
             max_len=int(columns.width[at]) if at != NULL else 0,
             bucket_id=int(columns.bucket[at]) if at != NULL else 0,

@@ -21,9 +21,9 @@ from brim.plan.buckets import BucketSpec
 from brim.plan.build import BuiltEpoch, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
-from brim.plan.epoch import EpochPlan, MicrobatchSpec
+from brim.plan.epoch import EpochPlan, MicrobatchSpec, Origin
 from brim.plan.position import CheckpointPosition
-from brim.plan.units import Counts, Units, make_units
+from brim.plan.units import Counts, make_units
 
 ALGORITHM = 1
 """Part of every fingerprint. Goes up when the same inputs would give another plan."""
@@ -31,13 +31,9 @@ ALGORITHM = 1
 Lengths = LengthCache | Mapping[str, int] | Mapping[SampleId, int] | Iterable[LengthEntry]
 
 
-class Epochs(Protocol):
+class Epochs(Origin, Protocol):
     """Where a plan gets its epochs from."""
 
-    @property
-    def table(self) -> LengthCache: ...
-    @property
-    def units(self) -> Units: ...
     @property
     def counts(self) -> Counts: ...
     @property
@@ -49,15 +45,22 @@ class Epochs(Protocol):
 class BuiltEpochs:
     """Epochs built in memory, the last one kept."""
 
-    def __init__(self, table: LengthCache, config: BatchingConfig) -> None:
+    def __init__(self, table: LengthCache, config: BatchingConfig, num_epochs: int) -> None:
         if len(table) == 0:
             raise DataError("there are no samples to plan: the length table is empty")
-        self.table, self._config = table, config
+        self.table, self._config, self._num_epochs = table, config, num_epochs
         self.units, self.counts = make_units(table, config.limit, config.overflow)
         if len(self.units) == 0:
             raise DataError(f'there are no samples to plan: overflow="skip" leaves out all {len(table)}, none fits in {config.limit}')
         self.buckets = choose_buckets(self.units, config)
         self._last: tuple[int, BuiltEpoch] | None = None
+        self._fingerprint: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = plan_fingerprint(self.table, self._config, self._num_epochs)
+        return self._fingerprint
 
     def built(self, epoch: int) -> BuiltEpoch:
         if self._last is None or self._last[0] != epoch:
@@ -93,13 +96,12 @@ class BatchPlan:
         epochs: Epochs,
         config: BatchingConfig,
         num_epochs: int,
-        fingerprint: str,
         *,
         step_size: int | None = None,
         share: Share | None = None,
     ) -> None:
         """Use `build` or `load`."""
-        self.epochs, self.config, self.num_epochs, self.fingerprint = epochs, config, num_epochs, fingerprint
+        self.epochs, self.config, self.num_epochs = epochs, config, num_epochs
         self._step_size, self.share = step_size or config.microbatches_per_step, share or Share()
 
     @classmethod
@@ -113,7 +115,7 @@ class BatchPlan:
             raise OptionError(f"the number of epochs must be at least 1, got {num_epochs}")
         config = config or BatchingConfig()
         table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
-        return cls(BuiltEpochs(table, config), config, num_epochs, plan_fingerprint(table, config, num_epochs))
+        return cls(BuiltEpochs(table, config, num_epochs), config, num_epochs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "BatchPlan":
@@ -127,6 +129,11 @@ class BatchPlan:
         from brim.plan.store import save_plan
 
         save_plan(self, path, lazy=lazy, progress=progress)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes if anything changes that reaches a tensor; see `plan_fingerprint`. All shares of a plan have that of the plan."""
+        return self.epochs.fingerprint
 
     @property
     def table(self) -> LengthCache:
@@ -173,18 +180,14 @@ class BatchPlan:
     def get_epoch(self, epoch: int) -> EpochPlan:
         """One epoch, for this rank."""
         self._check_epoch(epoch)
-        columns, units, table = self.epochs.built(epoch).columns, self.epochs.units, self.epochs.table
-        order = None
+        columns, order = self.epochs.built(epoch).columns, None
         if not self.share.partial and self.step_size != (self.config.microbatches_per_step or 1):
             order = deal_order(columns.cost, self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
             columns=columns,
-            units=units,
-            ids=table.ids,
-            group_names=table.group_names,
+            origin=self.epochs,
             deal=self.deal(epoch),
-            fingerprint=self.fingerprint,
             rank=self.share.rank,
             order=order,
             partial=self.share.partial,
@@ -272,7 +275,7 @@ class BatchPlan:
             raise OptionError(f"microbatches_per_step must be at least 1, got {microbatches_per_step}")
         if self._step_size is not None:
             raise MismatchError(f"the plan has steps of {self._step_size} microbatches, not {microbatches_per_step}")
-        return BatchPlan(self.epochs, self.config, self.num_epochs, self.fingerprint, step_size=microbatches_per_step, share=self.share)
+        return BatchPlan(self.epochs, self.config, self.num_epochs, step_size=microbatches_per_step, share=self.share)
 
     def shard(self, rank: int, world_size: int) -> "BatchPlan":
         """The part of one rank. All ranks take equally many microbatches.
@@ -290,7 +293,6 @@ class BatchPlan:
             self.epochs,
             self.config,
             self.num_epochs,
-            self.fingerprint,
             step_size=self._step_size,
             share=replace(self.share, rank=rank, world_size=world_size),
         )

@@ -121,7 +121,7 @@ def load_plan(path: str | os.PathLike[str]) -> BatchPlan:
     if index["rank"] is not None:
         totals = tuple(entry["microbatches"] for entry in index["epochs"])
         share = Share(index["rank"], index["world_size"], partial=True, totals=totals)
-    return BatchPlan(epochs, config, index["num_epochs"], index["fingerprint"], step_size=index["microbatches_per_step"], share=share)
+    return BatchPlan(epochs, config, index["num_epochs"], step_size=index["microbatches_per_step"], share=share)
 
 
 def read_index(directory: Path) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class StoredEpochs:
 
     def __init__(self, directory: Path, config: BatchingConfig, index: Mapping[str, Any]) -> None:
         self.directory, self.index, self._config = directory, index, config
-        self.counts = Counts(**index["counts"])
+        self.counts, self.fingerprint = Counts(**index["counts"]), str(index["fingerprint"])
         widths = index["buckets"]
         self.buckets = None if widths is None else BucketSpec(edges=tuple(widths[:-1]), overflow_max=widths[-1])
         self._table: LengthCache | None = None
