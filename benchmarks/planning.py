@@ -90,7 +90,7 @@ def judge_plan(plan: BatchPlan) -> dict[str, Any]:
 
 def judge_epoch(epoch: Any) -> dict[str, Any]:
     columns = epoch.columns
-    assert np.array_equal(np.bincount(columns.unit), np.ones(len(epoch.units), np.int64))  # everyone, once
+    assert np.array_equal(np.bincount(columns.unit), np.ones(len(epoch.origin.units), np.int64))  # everyone, once
     shapes = Counter(zip(np.diff(columns.row_ptr).tolist(), columns.width.tolist(), strict=True))
     return judge(shapes, int(columns.tokens.sum()))
 
