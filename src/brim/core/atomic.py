@@ -15,7 +15,7 @@ from brim.core.errors import OptionError
 
 
 @contextmanager
-def atomic_file(target: str | os.PathLike[str]) -> Generator[IO[bytes], None, None]:
+def atomic_file(target: str | os.PathLike[str], mode: str = "wb") -> Generator[IO[bytes], None, None]:
     """A binary file that appears at `target` when the block ends without an error, flushed to disk."""
     target = Path(target)
     if target.is_dir():
@@ -23,7 +23,7 @@ def atomic_file(target: str | os.PathLike[str]) -> Generator[IO[bytes], None, No
     beside = _beside(target)
     _clean(beside)
     try:
-        with _open(beside, target) as file:
+        with _open(beside, target, mode) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -69,10 +69,10 @@ def _beside(target: Path) -> Path:
     return target.parent / f".{target.name}.tmp"
 
 
-def _open(path: Path, target: Path) -> IO[bytes]:
+def _open(path: Path, target: Path, mode: str) -> IO[bytes]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "wb")
+        return open(path, mode)
     except OSError as error:
         raise _unwritable(target, error) from None
 

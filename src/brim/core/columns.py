@@ -9,7 +9,8 @@ checksum when it is first touched. Nothing is ever unpickled.
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +27,52 @@ ALIGN = 64
 def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
     """Write a file of `format` (such as "brim.lengths/1") whole or not at all. Equal contents give equal bytes."""
     with atomic_file(target) as file:
-        file.write(f"{format}\n".encode().ljust(ALIGN, b"\0"))
+        file.write(_head(format))
         places = {name: _write_column(file, column) for name, column in columns.items()}
-        index = canonical_json({"format": format, "meta": dict(meta), "columns": places})
-        file.write(index)
-        file.write(f"{len(index)} {digest_bytes(index)}".encode().ljust(ALIGN - 1) + b"\n")
+        _write_index(file, format, meta, places)
+
+
+@contextmanager
+def fill_columns(
+    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[str, int]]
+) -> Generator[dict[str, NDArray[Any]], None, None]:
+    """The same for columns that do not fit in memory: arrays of the given dtypes and sizes, mapped from the new file, to be filled.
+
+    The space is taken before the first array is handed out, so that a full disk is an error here and not a crash in the middle.
+    """
+    places, end = _lay_out(shapes)
+    with atomic_file(target, mode="w+b") as file:
+        file.write(_head(format))
+        file.flush()
+        os.posix_fallocate(file.fileno(), 0, end)
+        mapped = mmap.mmap(file.fileno(), end)  # closed with its last array
+        arrays = {name: np.frombuffer(mapped, place["dtype"], place["size"], place["start"]) for name, place in places.items()}
+        yield arrays
+        for name, place in places.items():
+            place["checksum"] = digest_bytes(array_bytes(arrays[name]))
+        mapped.flush()
+        file.seek(end)
+        _write_index(file, format, meta, places)
+
+
+def _lay_out(shapes: Mapping[str, tuple[str, int]]) -> tuple[dict[str, dict[str, Any]], int]:
+    places: dict[str, dict[str, Any]] = {}
+    end = ALIGN
+    for name, (dtype, size) in shapes.items():
+        little = np.dtype(dtype).newbyteorder("<")
+        places[name] = {"dtype": little.str, "size": size, "start": end}
+        end += -(-size * little.itemsize // ALIGN) * ALIGN
+    return places, end
+
+
+def _head(format: str) -> bytes:
+    return f"{format}\n".encode().ljust(ALIGN, b"\0")
+
+
+def _write_index(file: IO[bytes], format: str, meta: Mapping[str, Any], places: Mapping[str, Any]) -> None:
+    index = canonical_json({"format": format, "meta": dict(meta), "columns": places})
+    file.write(index)
+    file.write(f"{len(index)} {digest_bytes(index)}".encode().ljust(ALIGN - 1) + b"\n")
 
 
 def _write_column(file: IO[bytes], column: NDArray[Any]) -> dict[str, Any]:
@@ -44,14 +86,14 @@ def _write_column(file: IO[bytes], column: NDArray[Any]) -> dict[str, Any]:
 class Columns:
     """A file of columns, open for reading. Pickles as its path, so it can be sent to worker processes."""
 
-    def __init__(self, path: str | os.PathLike[str], format: str) -> None:
-        """Open without reading the columns.
+    def __init__(self, path: str | os.PathLike[str], format: str, *, check: bool = True) -> None:
+        """Open without reading the columns. `check=False` believes them: for a file that another process has checked.
 
         Raises:
             DataError: There is no such file, or it is of another kind.
             DamagedError: It is truncated, its index is altered, or it is of another version.
         """
-        self.path, self.format = Path(path), format
+        self.path, self.format, self._check = Path(path), format, check
         self._map = _map(self.path)
         index = self._read_index()
         self.meta: dict[str, Any] = index["meta"]
@@ -76,7 +118,7 @@ class Columns:
         if name not in self._arrays:
             place = self._places[name]
             array = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
-            if digest_bytes(array_bytes(array)) != place["checksum"]:
+            if self._check and digest_bytes(array_bytes(array)) != place["checksum"]:
                 raise DamagedError(f"{self.path}: column {name!r} is damaged (its checksum differs); write the file again")
             self._arrays[name] = array
         return self._arrays[name]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError
+from brim.core.fingerprint import fingerprint
 from brim.data.chat import Span, check_messages, plain, templated
 from brim.data.format import Layout, Row, RowFormat, kind_of
 from brim.data.tokenizer import Tokenizer, Tokens
@@ -34,6 +35,11 @@ class _Parts:
     pieces: list[tuple[str | None, bool]] = field(default_factory=lambda: [])
     chat: tuple[str, list[Span]] | None = None
     tokens: tuple[Tokens, Mask] | None = None
+
+
+def identity(tokenizer: Tokenizer, layout: Layout) -> str:
+    """What decides how a row becomes tokens; the `tokenizer_hash` of length tables and token stores."""
+    return fingerprint(tokenizer=tokenizer.fingerprint, layout=layout.fingerprint)
 
 
 def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> list[tuple[Tokens, Mask]]:

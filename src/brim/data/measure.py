@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brim.core.columns import is_columns
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.core.fingerprint import fingerprint
+from brim.data.encode import identity as tokens_identity
 from brim.data.encode import measure_rows
 from brim.data.format import Layout, RowFormat
 from brim.data.journal import FORMAT as JOURNAL_FORMAT
@@ -102,7 +102,7 @@ def build_lengths(
 
 def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress: Progress) -> Built:
     source, layout = measurer.source, measurer.layout
-    identity = fingerprint(tokenizer=measurer.tokenizer.fingerprint, layout=layout.fingerprint)
+    identity = tokens_identity(measurer.tokenizer, layout)
     old = _earlier(output, identity)
     done: list[Measured] = []
     if old is not None and source.starts_with(old.source["end"], old.source["digest"]):

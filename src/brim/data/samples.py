@@ -1,13 +1,18 @@
 """`Samples`: a data set as a list of `Sample`s, tokenised when asked for."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brim.core.errors import DataError
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
+from brim.data.encode import encode_rows, identity
+from brim.data.format import Layout, RowFormat
 from brim.data.row_ids import row_id
 from brim.data.sample import Sample
 from brim.data.source import Source, layout_of
+from brim.data.token_store import Spans, begins, shorter
 from brim.data.tokenizer import Tokenizer
 
 
@@ -22,12 +27,24 @@ class Samples:
         (34, 1000)
     """
 
-    def __init__(self, source: Source, tokenizer: Tokenizer, format: RowFormat | None = None) -> None:
+    def __init__(self, source: Source, tokenizer: Tokenizer, format: RowFormat | Layout | None = None) -> None:
         """Raises:
         DataError: The first row does not have the format.
         """
         self.source, self.tokenizer = source, tokenizer
-        self.layout = layout_of(source, format or RowFormat())
+        self.layout = format if isinstance(format, Layout) else layout_of(source, format or RowFormat())
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_id
+
+    @property
+    def dataset_hash(self) -> str:
+        return self.source.fingerprint
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return identity(self.tokenizer, self.layout)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -50,6 +67,23 @@ class Samples:
             except DataError as error:
                 raise DataError(f"{self.source.where(number)}: {error}") from None
         return samples
+
+    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+        """As a batch asks for them; see `TokenSource`."""
+        if len(rows) and int(rows.max()) >= len(self):
+            raise shorter(self, rows, starts + lengths)
+        samples = self.take(rows.tolist())
+        sizes = np.array([sample.length for sample in samples], np.int64)
+        if np.any(starts + lengths > sizes):
+            raise shorter(self, rows, starts + lengths)
+        tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
+        learned = np.concatenate([np.empty(0, np.uint8), *(sample.loss_mask for sample in samples)])
+        return Spans(tokens, learned, begins(sizes) + starts)
+
+    def sample(self, row: int) -> Spans:
+        """One sample, whole."""
+        sample = self[row]
+        return Spans(sample.input_ids, sample.loss_mask, np.zeros(1, np.int64))
 
     def _counted(self, number: int) -> int:
         if not -len(self) <= number < len(self):

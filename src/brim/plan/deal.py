@@ -108,6 +108,16 @@ class Deal:
             yield round
             position = round.end
 
+    def rounds_left(self, position: int) -> int:
+        """How many those are."""
+        if position >= self.length:
+            return 0
+        step, inside = divmod(position, self.step_size)
+        if inside == 0:
+            return self.rounds - step * self.rounds_per_step
+        end_of_step = min((step + 1) * self.step_size, self.length)
+        return -(-(end_of_step - position) // self.world_size) + self.rounds_left(end_of_step)
+
     def _round_at(self, start: int) -> Round:
         end_of_step = min((start // self.step_size + 1) * self.step_size, self.length)
         return Round(start, min(start + self.world_size, end_of_step))

@@ -119,6 +119,11 @@ class MicrobatchSpec:
         return self.index == NULL
 
     @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer takes its step after this one: on all ranks, or on none."""
+        return self.after is None or self.after.microbatch_idx % self.after.microbatches_per_step == 0
+
+    @property
     def batch_size(self) -> int:
         """Rows."""
         return len(self.row_ptr) - 1

@@ -163,6 +163,10 @@ class StoredEpochs:
             if not (directory / epoch_file(epoch)).exists():
                 raise DamagedError(f"{directory / epoch_file(epoch)} is missing; build the plan again")
 
+    def __reduce__(self) -> tuple[type["StoredEpochs"], tuple[Path, BatchingConfig, Mapping[str, Any]]]:
+        """As its directory, so that a plan can be sent to worker processes."""
+        return (StoredEpochs, (self.directory, self._config, self.index))
+
     @property
     def table(self) -> LengthCache:
         if self._table is None:

@@ -1,0 +1,124 @@
+"""Attention that keeps segments apart without a mask of length x length.
+
+Three forms of the same rule (a token attends to its own segment, and to nothing after it):
+
+    cu_seqlens    for kernels of variable length, such as flash-attention's; `segment_attention` is one in plain PyTorch
+    BlockMask     for flex_attention, made from the boundaries alone
+    dense mask    `brim.batch.masks`, for models that know nothing else
+
+A leaf: it imports torch.
+"""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brim.batch.batch import Batch
+from brim.core.errors import OptionError
+from brim.core.extras import need
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = need("torch", extra="torch", user="brim.batch.attention")
+
+NAME = "brim_segments"
+"""What `segment_attention` is called in transformers: `model.set_attn_implementation(NAME)`."""
+
+BLOCK = 128
+
+
+def register() -> str:
+    """Make `segment_attention` known to transformers, and return its name. Registering again changes nothing."""
+    transformers = need("transformers", extra="hf", user="brim.batch.attention")
+    transformers.AttentionInterface.register(NAME, segment_attention)
+    return NAME
+
+
+def segment_attention(
+    module: Any,
+    query: "Tensor",  # [rows, heads, length, size]
+    key: "Tensor",
+    value: "Tensor",
+    attention_mask: "Tensor | None" = None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    cu_seq_lens_q: "Tensor | None" = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> "tuple[Tensor, None]":
+    """Causal attention inside each segment of one flat row; without `cu_seq_lens_q`, inside each row.
+
+    One call of PyTorch's fused kernel for each segment: memory grows with the longest segment, time with the sum of squares of the
+    segments and not with the square of the row. Has the signature that transformers asks of an attention function.
+    """
+    if softcap is not None:
+        raise OptionError("this model caps its attention scores, which brim's attention does not; choose --attention eager")
+    if attention_mask is not None:
+        raise OptionError("brim's attention takes no mask: segments are told by cu_seq_lens_q, padding belongs at the end of a row")
+    bounds = [0, query.shape[2]] if cu_seq_lens_q is None else cu_seq_lens_q.tolist()
+    if bounds[-1] != query.shape[2] or (len(bounds) > 2 and query.shape[0] != 1):
+        raise OptionError(
+            f"segments end at {bounds[-1]}, but the batch is {query.shape[0]} rows of {query.shape[2]} tokens; it must be one row"
+        )
+    pieces: list[Tensor] = []
+    for start, end in pairwise(bounds):
+        if start == end:
+            continue
+        band = None if sliding_window is None or end - start <= sliding_window else _band(end - start, sliding_window, query.device)
+        pieces.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                query[:, :, start:end],
+                key[:, :, start:end],
+                value[:, :, start:end],
+                attn_mask=band,
+                dropout_p=dropout,
+                scale=scaling,
+                is_causal=band is None,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        )
+    return torch.cat(pieces, dim=2).transpose(1, 2), None  # [rows, length, heads, size]
+
+
+def _band(size: int, window: int, device: Any) -> "Tensor":
+    at = torch.arange(size, device=device)
+    back = at[:, None] - at[None, :]
+    return (back >= 0) & (back < window)
+
+
+def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
+    """A `BlockMask` for flex_attention over the batch as it is laid out, padded or packed, in rows or flat.
+
+    Which blocks of keys a block of queries has to look at follows from the segments at its edges; the largest array that is ever made
+    is blocks x blocks. Padding attends to nothing.
+    """
+    flex = need("torch.nn.attention.flex_attention", extra="torch", user="brim.batch.attention.block_mask")
+    rows, width = batch.shape
+    blocks = -(-width // block)
+    segments = np.zeros((rows, blocks * block), np.int32)
+    segments[:, :width] = batch.segment_ids
+    first, last = segments.reshape(rows, blocks, block)[:, :, 0], segments.reshape(rows, blocks, block).max(axis=2)
+    at = np.arange(blocks)
+    # A row's segments go up and padding comes last: a block holds segments first..last, or nothing if its first token is padding.
+    needed = (last[:, None, :] >= first[:, :, None]) & (first[:, :, None] > 0) & (first[:, None, :] > 0) & (at[:, None] >= at[None, :])
+    # Looked at without a mask: blocks that are in one segment from end to end, and wholly before the queries.
+    same = segments.reshape(rows, blocks, block)
+    whole = (same.min(axis=2) == last) & (last > 0)
+    full = needed & whole[:, :, None] & whole[:, None, :] & (first[:, :, None] == first[:, None, :]) & (at[:, None] > at[None, :])
+    partial = needed & ~full
+    ids = torch.from_numpy(batch.segment_ids).to(device)
+
+    def allowed(b: Any, _head: Any, q: Any, k: Any) -> Any:
+        return (ids[b, q] == ids[b, k]) & (ids[b, q] != 0) & (q >= k)
+
+    def columns(of: Any) -> "tuple[Tensor, Tensor]":
+        counts = of.sum(axis=2, dtype=np.int32)
+        order = np.argsort(~of, axis=2, kind="stable").astype(np.int32)
+        return torch.from_numpy(counts[:, None]).to(device), torch.from_numpy(order[:, None]).to(device)
+
+    return flex.BlockMask.from_kv_blocks(*columns(partial), *columns(full), BLOCK_SIZE=block, mask_mod=allowed, seq_lengths=(width, width))

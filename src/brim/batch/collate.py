@@ -1,0 +1,129 @@
+"""From a planned microbatch to arrays.
+
+Sequences are copied once, from the token store to their place in the batch, several to a row where rows are packed. Everything else
+(segments, positions, labels) follows from the lengths in the plan; nothing is guessed from token values.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brim.batch.batch import IGNORED, Batch
+from brim.core.errors import DataError, LengthError, OptionError
+from brim.data.sample import Sample
+from brim.data.token_store import Spans, TokenSource, TokenStore
+from brim.plan.epoch import MicrobatchSpec
+
+Integers = NDArray[np.integer[Any]]
+
+
+def collate(
+    microbatch: MicrobatchSpec, source: TokenSource, *, pad_id: int | None = None, dtype: type[Any] = np.int32, flat: bool = False
+) -> Batch:
+    """The arrays of a microbatch. `dtype` is that of tokens, labels and positions: np.int32 or np.int64.
+
+    `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by `cu_seqlens`. An empty
+    microbatch becomes one token of padding with nothing to learn.
+
+    Raises:
+        MismatchError: A row is shorter than the plan says: it was built for other data.
+    """
+    if np.dtype(dtype) not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise OptionError(f"dtype must be int32 or int64, got {np.dtype(dtype)}")
+    spans = source.spans(microbatch.indices, microbatch.starts, microbatch.lengths)
+    total = int(microbatch.lengths.sum())
+    row_ptr = np.array([0, len(microbatch.lengths)]) if flat else microbatch.row_ptr
+    shape = (1, max(total, 1)) if flat else microbatch.shape
+    arrays = _lay_out(
+        spans,
+        microbatch.lengths,
+        row_ptr,
+        (1, 1) if microbatch.is_null else shape,
+        source.pad_id if pad_id is None else pad_id,
+        dtype,
+    )
+    return Batch(
+        **arrays,
+        ids=microbatch.samples,
+        epoch=microbatch.epoch,
+        index=microbatch.index,
+        bucket_id=microbatch.bucket_id,
+        packed=microbatch.packed,
+        after=microbatch.after,
+        ends_step=microbatch.ends_step,
+    )
+
+
+def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_id: int = 0, *, dtype: type[Any] = np.int32) -> Batch:
+    """One sample to a row, padded on the right to `max_len`, or to the longest.
+
+    Raises:
+        LengthError: A sample is longer than `max_len`. Nothing is ever cut off here.
+    """
+    if not samples:
+        raise DataError("there are no samples to collate")
+    store = TokenStore.from_samples(samples)
+    longest = int(store.lengths.max())
+    width = longest if max_len is None else max_len
+    if longest > width:
+        sample = samples[int(store.lengths.argmax())]
+        raise LengthError(f"sample {sample.id!r} has {longest} tokens and does not fit in {width}; raise max_len, or cut it before")
+    rows = np.arange(len(samples))
+    spans = store.spans(rows, np.zeros(len(samples), np.int32), store.lengths)
+    arrays = _lay_out(spans, store.lengths, np.arange(len(samples) + 1), (len(samples), width), pad_id, dtype)
+    return Batch(**arrays, ids=tuple(sample.id for sample in samples))
+
+
+def pad_sequences(
+    sequences: Sequence[ArrayLike], pad_value: int = 0, max_length: int | None = None, dtype: type[Any] = np.int32
+) -> NDArray[Any]:
+    """Sequences of uneven length as one array, padded on the right to `max_length`, or to the longest.
+
+    Raises:
+        LengthError: A sequence is longer than `max_length`.
+    """
+    rows = [np.asarray(sequence) for sequence in sequences]
+    longest = max((len(row) for row in rows), default=0)
+    width = longest if max_length is None else max_length
+    if longest > width:
+        raise LengthError(f"a sequence of {longest} does not fit in {width}; raise max_length, or cut it before")
+    padded = np.full((len(rows), width), pad_value, dtype)
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return padded
+
+
+def _lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]) -> dict[str, Any]:
+    """Sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before it in its row."""
+    width, sizes = shape[1], np.diff(row_ptr)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    begins = ends - lengths
+    rows_begin = np.repeat(begins[row_ptr[:-1]], sizes) if len(begins) else begins
+    place = np.repeat(np.arange(len(sizes)), sizes) * width + begins - rows_begin
+    number = np.arange(len(lengths)) - np.repeat(row_ptr[:-1], sizes) + 1
+    tokens = np.full(shape, pad_id, dtype)
+    segment_ids, positions, loss_mask = np.zeros(shape, np.int32), np.zeros(shape, dtype), np.zeros(shape, np.uint8)
+    _copy(spans, place, number, lengths, tokens, segment_ids, positions, loss_mask)
+    labels = np.full(shape, IGNORED, dtype)
+    np.copyto(labels, tokens, where=loss_mask.view(np.bool_))
+    cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
+    cu_seqlens[1:] = ends
+    named = {"tokens": tokens, "segment_ids": segment_ids, "positions": positions, "loss_mask": loss_mask, "labels": labels}
+    return {**named, "cu_seqlens": cu_seqlens}
+
+
+def _copy(
+    spans: Spans, place: Integers, number: Integers, lengths: Integers, tokens: Any, segment_ids: Any, positions: Any, loss_mask: Any
+) -> None:
+    """The first token of a segment is never a target, so its mask stays 0."""
+    source_tokens, source_learned, begin = spans
+    tokens, segment_ids, positions, loss_mask = (array.reshape(-1) for array in (tokens, segment_ids, positions, loss_mask))
+    ramp = np.arange(int(lengths.max(initial=0)), dtype=positions.dtype)
+    for start, segment, source, size in zip(place.tolist(), number.tolist(), begin.tolist(), lengths.tolist(), strict=True):
+        end = start + size
+        tokens[start:end] = source_tokens[source : source + size]
+        loss_mask[start + 1 : end] = source_learned[source + 1 : source + size]
+        segment_ids[start:end] = segment
+        positions[start:end] = ramp[:size]

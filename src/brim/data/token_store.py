@@ -1,0 +1,174 @@
+"""`TokenStore`: the tokens of a data set in one file, mapped into memory.
+
+One flat column of tokens (uint16 where the vocabulary allows, else uint32), one of what is learned, and where every sample begins. A
+training run reads spans of it without copying and without a worker process. A store is of one data set and one tokenizer, whose
+fingerprints it carries; it has the samples in the order of the length table, and knows nothing of batches.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.columns import Columns, is_columns
+from brim.core.errors import DataError, MismatchError
+from brim.data.sample import Sample
+
+FORMAT = "brim.tokens/1"
+
+
+class Spans(NamedTuple):
+    """Some stretches of tokens: stretch i begins at `begin[i]` of the two flat columns."""
+
+    tokens: NDArray[Any]
+    learned: NDArray[np.uint8]
+    begin: NDArray[np.int64]
+
+
+class TokenSource(Protocol):
+    """Where a batch gets its tokens from: a `TokenStore`, or `Samples`, which tokenises when it is asked."""
+
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def dataset_hash(self) -> str: ...
+    @property
+    def tokenizer_hash(self) -> str:
+        """Of the tokenizer and the layout of the rows, as in a `LengthCache`."""
+        ...
+
+    def __len__(self) -> int: ...
+    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+        """Of each row, `lengths` tokens from its token `starts` on.
+
+        Raises:
+            MismatchError: A row has fewer tokens: the plan was made for other data.
+        """
+        ...
+
+    def sample(self, row: int) -> Spans:
+        """One row, whole."""
+        ...
+
+
+class TokenStore:
+    """Random access by row, in memory or mapped from a file. Pickles as its path where it has one.
+
+    Example:
+        >>> store = TokenStore.from_samples([Sample("a", [5, 6, 7], [0, 1, 1]), Sample("b", [8], [1])])
+        >>> len(store), store.lengths.tolist(), store.sample(0).tokens.tolist()
+        (2, [3, 1], [5, 6, 7])
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[Any],
+        learned: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+        *,
+        pad_id: int = 0,
+        dataset_hash: str = "",
+        tokenizer_hash: str = "",
+        path: Path | None = None,
+    ) -> None:
+        """Use `from_samples`, `load` or `brim.data.tokenize.build_tokens`."""
+        self.tokens, self.learned, self.starts, self.lengths = tokens, learned, starts, lengths
+        self.pad_id, self.dataset_hash, self.tokenizer_hash, self.path = pad_id, dataset_hash, tokenizer_hash, path
+
+    @classmethod
+    def from_samples(cls, samples: Iterable[Sample], *, pad_id: int = 0, dataset_hash: str = "", tokenizer_hash: str = "") -> "TokenStore":
+        """In memory, in the order given."""
+        samples = list(samples)
+        lengths = np.array([sample.length for sample in samples], np.int32)
+        tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
+        learned = np.concatenate([np.empty(0, np.uint8), *(sample.loss_mask for sample in samples)])
+        return cls(tokens, learned, begins(lengths), lengths, pad_id=pad_id, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> "TokenStore":
+        """Map a store. `check` reads it once, to see that every byte is as it was written.
+
+        Raises:
+            DataError: There is no such file, or it is not a token store.
+            DamagedError: It is truncated, altered or of another version.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a directory, not a token store")
+        columns = Columns(path, FORMAT, check=check)
+        meta: Mapping[str, Any] = columns.meta
+        lengths = columns["length"]
+        return cls(
+            columns["tokens"],
+            columns["learned"],
+            begins(lengths),
+            lengths,
+            pad_id=meta["pad_id"],
+            dataset_hash=meta["dataset_hash"],
+            tokenizer_hash=meta["tokenizer_hash"],
+            path=path,
+        )
+
+    def __reduce__(self) -> Any:
+        if self.path is not None:
+            return (_reopen, (self.path,))
+        parts = (self.tokens, self.learned, self.starts, self.lengths)
+        return (_rebuild, (parts, {name: getattr(self, name) for name in ("pad_id", "dataset_hash", "tokenizer_hash")}))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+        if len(rows) and (int(rows.max()) >= len(self) or np.any(starts + lengths > self.lengths[rows])):
+            raise shorter(self, rows, starts + lengths)
+        return Spans(self.tokens, self.learned, self.starts[rows] + starts)
+
+    def sample(self, row: int) -> Spans:
+        """One sample, whole."""
+        start, stop = int(self.starts[row]), int(self.starts[row]) + int(self.lengths[row])
+        return Spans(self.tokens[start:stop], self.learned[start:stop], np.zeros(1, np.int64))
+
+    def take(self, rows: NDArray[np.integer[Any]], *, dataset_hash: str) -> "TokenStore":
+        """Some of the samples, as a data set of their own. The tokens are shared."""
+        return TokenStore(
+            self.tokens,
+            self.learned,
+            self.starts[rows],
+            self.lengths[rows],
+            pad_id=self.pad_id,
+            dataset_hash=dataset_hash,
+            tokenizer_hash=self.tokenizer_hash,
+        )
+
+
+def begins(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Where each stretch begins when they lie end to end."""
+    starts = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1], out=starts[1:])
+    return starts
+
+
+def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> MismatchError:
+    """Some row has fewer tokens than a plan asks for."""
+    beyond = rows[rows >= len(source)]
+    if len(beyond):
+        return MismatchError(f"this plan was built for other data: it asks for row {int(beyond[0])}, the data has {len(source)} rows")
+    return MismatchError(
+        f"this plan was built for other data or another tokenizer: it asks for up to {int(ends.max())} tokens of rows that are shorter"
+    )
+
+
+def is_token_store(path: Path) -> bool:
+    return path.is_file() and is_columns(path, FORMAT)
+
+
+def _reopen(path: Path) -> TokenStore:
+    return TokenStore.load(path, check=False)  # who pickled it has checked it
+
+
+def _rebuild(parts: tuple[Any, ...], options: dict[str, Any]) -> TokenStore:
+    return TokenStore(*parts, **options)
