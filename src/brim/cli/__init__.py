@@ -24,6 +24,14 @@ TREE: Tree = {
             "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
         },
     ),
+    "batch": (
+        "Batches as files.",
+        {
+            "write": ("brim.cli.batch:write", "Write the batches of a plan as NPZ files."),
+            "show": ("brim.cli.batch:show", "Show what a directory of batches holds."),
+        },
+    ),
+    "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
     "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),
 }

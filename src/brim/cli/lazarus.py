@@ -22,12 +22,17 @@ TREE: Tree = {
                     "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
                 },
             ),
+            "batch": (
+                "Batches as files.",
+                {"generate": ("brim.cli.batch:write", "Write the batches of a plan as NPZ files.")},
+            ),
             "batching": (
                 "Where the waste is.",
                 {"histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed.")},
             ),
         },
     ),
+    "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
 }
 
 HELP = """The commands of brim under the names of lazarus.

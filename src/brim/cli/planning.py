@@ -71,6 +71,10 @@ _SAME_NAME = (
 )
 
 
+PLANNING = frozenset({*_SAME_NAME, "bucket_edges", "num_buckets", "pack", "pack_max_len", "pack_mode", "pack_max_sequences", "predictable"})
+"""The names of the flags."""
+
+
 def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the flags to a command, in the order of the list above. `predictable` are the names of that flag: -p is taken elsewhere."""
     help = "Pad to the bucket: few distinct shapes.  [8 buckets are chosen unless given]"

@@ -101,6 +101,14 @@ class HfTokenizer:
         """Special tokens are left out."""
         return self._backend.decode([int(id) for id in ids], skip_special_tokens=True)
 
+    def save(self, directory: Path) -> None:
+        """The files that `transformers` writes and `load_tokenizer` reads."""
+        (directory / "tokenizer.json").write_text(self._backend.to_str(pretty=True))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._specials}
+        if self._template is not None:
+            config["chat_template"] = self._template
+        (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
 
 def _restore(state: dict[str, Any]) -> HfTokenizer:
     return HfTokenizer(**state)

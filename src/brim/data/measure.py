@@ -76,7 +76,7 @@ def build_lengths(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     tokenizer: str | os.PathLike[str] | Tokenizer = "byte",
-    format: RowFormat | None = None,
+    format: RowFormat | Layout | None = None,
     *,
     workers: int | None = None,
     torn: Torn = "error",
@@ -95,7 +95,7 @@ def build_lengths(
         raise OptionError(f"workers is {workers}; it must be at least 1")
     data, output = open_source(source, torn=torn), Path(output)
     _check_output(output, data)
-    layout = layout_of(data, format or RowFormat())
+    layout = format if isinstance(format, Layout) else layout_of(data, format or RowFormat())
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or _silent)
 

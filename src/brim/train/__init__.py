@@ -1,0 +1,1 @@
+"""Training that follows a plan. Everything here but the options needs torch."""

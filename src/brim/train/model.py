@@ -1,0 +1,172 @@
+"""Models: the built-in one, those of transformers from this machine, LoRA on top, and what is refused before a step is taken."""
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brim.core.errors import LengthError, MismatchError, OptionError
+from brim.core.extras import need
+from brim.data.hf_tokenizer import HfTokenizer
+from brim.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from brim.plan.plan import BatchPlan
+from brim.train.config import SftConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+else:
+    torch = need("torch", extra="train", user="brim.train")
+
+USER = "brim.train.model"
+TOKENIZER = "brim_tokenizer.json"
+"""In a model directory: the tokenizer, where it is not one of transformers."""
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """Without the progress bars of transformers: brim has its own."""
+    logging = need("transformers.utils.logging", extra="train", user=USER)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def find_tokenizer(config: SftConfig, plan: BatchPlan | None) -> Tokenizer:
+    """The one that was asked for; else the model's own; else the plan's; else bytes."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    directory = Path(config.model)
+    if (directory / TOKENIZER).is_file():
+        return load_tokenizer(json.loads((directory / TOKENIZER).read_bytes())["tokenizer"])
+    if directory.is_dir() and any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        return load_tokenizer(directory)
+    recorded = plan.table.source.get("tokenizer") if plan is not None else None
+    if config.model != "tiny" and not directory.is_dir() and recorded is None:
+        return load_tokenizer(config.model)
+    return load_tokenizer(recorded or "byte")
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Beside a model, so that `load_tokenizer` and transformers find it there."""
+    if isinstance(tokenizer, HfTokenizer):
+        tokenizer.save(directory)
+    elif isinstance(tokenizer, ByteTokenizer):
+        (directory / TOKENIZER).write_text(json.dumps({"tokenizer": tokenizer.name}) + "\n")
+
+
+def load_model(config: SftConfig, tokenizer: Tokenizer) -> "nn.Module":
+    """In fp32, on the CPU, with LoRA if asked for.
+
+    Raises:
+        OptionError: There is no such model here, or the tokenizer has tokens that it does not know.
+    """
+    transformers = need("transformers", extra="train", user=USER)
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(config.seed)
+        model = _tiny(transformers, tokenizer) if config.model == "tiny" else _load(transformers, config.model)
+        rows = model.get_input_embeddings().num_embeddings
+        if tokenizer.vocab_size > rows:
+            raise OptionError(
+                f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, the model {config.model} knows {rows}; use the model's "
+                "own tokenizer, or resize the model's embeddings first"
+            )
+        model.config.use_cache = False
+        return _with_lora(model, config) if config.lora_rank else model
+
+
+def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
+    """A Llama of under a million weights beside its embeddings."""
+    shape = transformers.LlamaConfig(
+        vocab_size=-(-tokenizer.vocab_size // 64) * 64,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_id,
+        bos_token_id=tokenizer.bos_id,
+        eos_token_id=tokenizer.eos_id,
+    )
+    return transformers.LlamaForCausalLM(shape)
+
+
+def _load(transformers: Any, name: str) -> Any:
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        inside = sorted(child.name for child in path.iterdir() if (child / "config.json").is_file())
+        hint = f"; did you mean {path / inside[-1]}?" if inside else " (no config.json in it)"
+        raise OptionError(f"{name} is not a model{hint}")
+    if not path.is_dir() and ((os.sep in name.rstrip(os.sep) and name.count("/") > 1) or path.exists() or name.startswith(".")):
+        raise OptionError(
+            f"the model {name} {'is a file' if path.exists() else 'does not exist'}; give a directory with a config.json, or tiny"
+        )
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        if not path.is_dir():
+            raise OptionError(
+                f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory, fetch it first "
+                f"(hf download {name}), or use the built-in one: tiny"
+            ) from None
+        raise OptionError(f"the model in {name} cannot be loaded: {str(error).splitlines()[0]}") from None
+
+
+def _with_lora(model: Any, config: SftConfig) -> Any:
+    peft = need("peft", extra="train", user=USER)
+    targets = list(config.lora_targets) if config.lora_targets is not None else "all-linear"
+    options = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha or 2 * config.lora_rank,
+        lora_dropout=config.lora_dropout,
+        target_modules=targets,
+    )
+    try:
+        return peft.get_peft_model(model, options)
+    except ValueError as error:
+        raise OptionError(f"LoRA does not fit this model: {str(error).splitlines()[0]}") from None
+
+
+def load_adapter(model: Any, checkpoint: Path) -> Any:
+    """The LoRA weights of a checkpoint into a model that has been given LoRA."""
+    load_file = need("safetensors.torch", extra="train", user=USER).load_file
+    need("peft", extra="train", user=USER).set_peft_model_state_dict(model, load_file(checkpoint / "model" / "adapter_model.safetensors"))
+    return model
+
+
+def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
+    """
+    Raises:
+        LengthError: A sequence is longer than the model has positions.
+    """
+    most = getattr(model.config, "max_position_embeddings", None)
+    units = plan.epochs.units
+    if most is None or int(units.length.max()) <= most:
+        return
+    unit = int(units.length.argmax())
+    id = plan.table.ids[int(units.samples(np.array([unit], np.int32))[0])]
+    raise LengthError(
+        f"sample {id!r} has {int(units.length[unit])} tokens, the model {name} has {most} positions; plan with --overflow-max {most} and "
+        "--overflow truncate, split or skip"
+    )
+
+
+def check_vocabulary(tokens: Any, model: Any, name: str) -> None:
+    """
+    Raises:
+        MismatchError: The data holds a token that the model does not know.
+    """
+    rows, largest = model.get_input_embeddings().num_embeddings, int(tokens.max(initial=0))
+    if largest >= rows:
+        raise MismatchError(f"the data holds the token {largest}, the model {name} knows {rows}; it was tokenized for another model")

@@ -1,0 +1,145 @@
+"""From options to a plan and its tokens: measure, tokenise, plan, hold out, refuse what does not fit together.
+
+No torch here: what can be refused is refused before a model is loaded. Where several ranks run, one prepares and the others open what it
+wrote; a second run of the same output finds everything there.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brim.batch.belongs import check_belongs
+from brim.core.errors import OptionError
+from brim.core.fingerprint import fingerprint
+from brim.core.rng import permutation
+from brim.data.format import Layout, RowFormat
+from brim.data.ids import Ids
+from brim.data.lengths import LengthCache
+from brim.data.measure import build_lengths
+from brim.data.source import layout_of, open_source
+from brim.data.token_store import TokenStore
+from brim.data.tokenize import build_tokens
+from brim.data.tokenizer import Tokenizer
+from brim.plan.config import BatchingConfig, PadPolicy
+from brim.plan.plan import BatchPlan
+from brim.train.config import SftConfig
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+"""Given what is being done, a bar that is told how much of how much is."""
+
+
+def no_bar(_: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    return nullcontext(_ignored)
+
+
+def _ignored(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, and the tokens its rows are in; the same for evaluation, if there is one."""
+
+    plan: BatchPlan
+    store: TokenStore
+    eval_plan: BatchPlan | None = None
+    eval_store: TokenStore | None = None
+
+
+def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepared:
+    """
+    Raises:
+        MismatchError: The plan does not belong to the data or the tokenizer.
+        LengthError: A sample does not fit the budget.
+    """
+    folder = Path(config.output) / "data"
+    plan = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
+    if plan is not None and plan.world_size > 1:
+        raise OptionError(
+            f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
+        )
+    layout = _recorded_layout(plan) if plan is not None and config.format == RowFormat() else None
+    table, store = _tokens(config.data, tokenizer, layout or config.format, folder / "train", bar)
+    eval_table, eval_store = None, None
+    if config.eval_data is not None:
+        eval_table, eval_store = _tokens(config.eval_data, tokenizer, layout or config.format, folder / "eval", bar)
+    elif config.eval_split:
+        (table, store), (eval_table, eval_store) = _hold_out(table, store, config.eval_split, config.seed)
+    if plan is None:
+        plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
+    elif config.epochs is not None and config.epochs > plan.num_epochs:
+        raise OptionError(f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for fewer")
+    check_belongs(plan, store)
+    eval_plan = None
+    if eval_table is not None:
+        eval_plan = BatchPlan.build(eval_table, _for_evaluation(plan.config), num_epochs=1)
+    return Prepared(plan, store, eval_plan, eval_store)
+
+
+def _batching(config: SftConfig) -> BatchingConfig:
+    batching = replace(config.batching, seed=config.seed)
+    if config.tokens_per_step is None:
+        return batching
+    return replace(batching, microbatches_per_step=step_size(config.tokens_per_step, batching.token_budget))
+
+
+def step_size(tokens_per_step: int, token_budget: int) -> int:
+    """How many microbatches hold about so many tokens."""
+    return max(1, round(tokens_per_step / token_budget))
+
+
+def _for_evaluation(batching: BatchingConfig) -> BatchingConfig:
+    """All samples, padded to the longest: evaluation needs neither fixed shapes nor steps."""
+    shapes: dict[str, Any] = {"bucket_edges": None, "num_buckets": None, "pad_policy": PadPolicy.PAD_TO_MAX}
+    return replace(batching, drop_last=False, remainder="null", microbatches_per_step=None, **shapes)
+
+
+def _recorded_layout(plan: BatchPlan) -> Layout | None:
+    """What the rows looked like when the plan's lengths were measured."""
+    recorded: dict[str, Any] | None = plan.table.source.get("layout")
+    if recorded is None:
+        return None
+    values: dict[str, Any] = {**recorded, "fields": tuple(dict(recorded["fields"]).items())}
+    return Layout(**values)
+
+
+def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat | Layout, target: Path, bar: Bar) -> tuple[LengthCache, TokenStore]:
+    source = open_source(data)
+    layout = format if isinstance(format, Layout) else layout_of(source, format)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with bar(f"measuring {source.path.name}") as progress:
+        lengths = build_lengths(
+            data, target.with_suffix(".lengths"), tokenizer, layout, progress=lambda rows, tokens, done, total: progress(done, total)
+        )
+    with bar(f"tokenizing {source.path.name}") as progress:
+        return lengths.cache, build_tokens(source, target.with_suffix(".tokens"), tokenizer, layout, lengths.cache, progress=progress)
+
+
+Part = tuple[LengthCache, TokenStore]
+
+
+def _hold_out(table: LengthCache, store: TokenStore, share: float, seed: int) -> tuple[Part, Part]:
+    """Split at random, by the seed alone. Both parts keep the order of the data."""
+    order = permutation(len(table), seed=seed, purpose="eval-split", epoch=0)
+    held = max(1, round(len(table) * share))
+    if held >= len(table):
+        raise OptionError(f"holding out {share:.0%} of {len(table)} samples leaves none to train on")
+    return _part(table, store, np.sort(order[held:]), "train"), _part(table, store, np.sort(order[:held]), "eval")
+
+
+def _part(table: LengthCache, store: TokenStore, rows: Any, name: str) -> Part:
+    dataset = fingerprint(dataset=table.dataset_hash, part=name, rows=rows)
+    part = LengthCache(
+        Ids.of(table.ids.take(rows)),
+        table.lengths[rows],
+        groups=None if table.groups is None else table.groups[rows],
+        group_names=table.group_names,
+        dataset_hash=dataset,
+        tokenizer_hash=table.tokenizer_hash,
+        source=table.source,
+    )
+    return part, store.take(rows, dataset_hash=dataset)

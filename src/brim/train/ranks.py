@@ -1,0 +1,150 @@
+"""Several processes that train one model: who they are, how they add numbers up, and what happens when one is gone.
+
+One process needs none of this and pays for none of it.
+"""
+
+import gc
+import os
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from brim.core.errors import BrimError, OptionError
+from brim.core.extras import need
+from brim.plan.distributed import DistributedConfig
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+else:
+    torch = need("torch", extra="train", user="brim.train")
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+Result = TypeVar("Result")
+
+PATIENCE = timedelta(hours=2)
+"""How long a rank waits for the others: one of them may be tokenising. A rank that died is noticed at once."""
+
+MEETING = timedelta(minutes=5)
+"""How long a rank waits for the others to start."""
+
+LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "connection refused", "store->", "heartbeat")
+
+
+class Ranks:
+    """This process among the others, or alone."""
+
+    def __init__(self, me: DistributedConfig, device: "torch.device") -> None:
+        self.rank, self.world_size, self.local_rank, self.device = me.rank, me.world_size, me.local_rank, device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        return self.world_size > 1
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """The sums over all ranks, in float64."""
+        if not self.several:
+            return [float(value) for value in values]
+        # NCCL and gloo both add float64.
+        tensor = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Do something on every rank that may fail on some. Where one fails all raise, instead of waiting for it later."""
+        error, result = None, None
+        try:
+            result = work()
+        except (BrimError, OSError) as raised:
+            error = raised
+        failed = self.total([error is not None])[0]
+        if error is not None:
+            raise error
+        if failed:
+            raise BrimError("another rank failed; its error says why")
+        return result  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def join_ranks() -> Generator[Ranks, None, None]:
+    """Find the other processes, as the launcher's variables say, and leave them at the end. Inside, call a function: nothing of it stays.
+
+    Raises:
+        BrimError: Contact with another rank was lost on the way.
+    """
+    me = DistributedConfig.from_env()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", me.local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    if not me.is_distributed:
+        yield Ranks(me, device)
+        return
+    if not dist.is_initialized():
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise OptionError(f"there are {me.world_size} ranks but {missing[0]} is not set; start them with torchrun")
+        store, _, _ = next(dist.rendezvous("env://", me.rank, me.world_size, timeout=MEETING))
+        dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=me.rank, world_size=me.world_size, timeout=PATIENCE)
+    try:
+        yield Ranks(me, device)
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        if isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in LOST):
+            reason = str(error).splitlines()[0][:120]
+            raise BrimError(
+                f"rank {me.rank} lost contact with another rank, which died or was stopped; go on with --resume ({reason})"
+            ) from None
+        raise
+    finally:
+        # A wrapped module that outlives its process group ends that group itself, while it holds the interpreter's lock, and waits for a
+        # thread that wants the lock: it must be gone first.
+        gc.collect()
+        with suppress(RuntimeError):  # the others may be gone already
+            dist.destroy_process_group()
+
+
+def wrap(module: "nn.Module", ranks: Ranks, *, fsdp: bool) -> Any:
+    """The module as several ranks train it. Its gradients are the mean over the ranks."""
+    module.to(ranks.device)
+    if fsdp:
+        return _shard(module, ranks)
+    if not ranks.several:
+        return module
+    ids = [ranks.device.index] if ranks.device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+
+
+def without_sync(module: Any, ranks: Ranks, *, fsdp: bool, last: bool) -> Any:
+    """Around a microbatch: only the last one of a step sends its gradients, with those of the others in them."""
+    if fsdp:
+        module.set_requires_gradient_sync(last)
+        return nullcontext()
+    return nullcontext() if last or not ranks.several else module.no_sync()
+
+
+def _shard(module: Any, ranks: Ranks) -> Any:
+    if not ranks.several:
+        raise OptionError("--fsdp shards the model over ranks: start several with torchrun --nproc-per-node N -m brim train sft ...")
+    fsdp = need("torch.distributed.fsdp", extra="train", user="brim.train")
+    if not hasattr(fsdp, "fully_shard"):
+        raise OptionError(f"--fsdp needs FSDP2, which torch {torch.__version__} does not have; update torch, or leave it out")
+    mesh = need("torch.distributed.device_mesh", extra="train", user="brim.train").init_device_mesh(ranks.device.type, (ranks.world_size,))
+    for layer in _layers(module):
+        fsdp.fully_shard(layer, mesh=mesh)
+    return fsdp.fully_shard(module, mesh=mesh)
+
+
+def _layers(module: Any) -> list[Any]:
+    """The blocks of the model: the longest list of modules in it."""
+    lists = [list(child) for child in module.modules() if isinstance(child, torch.nn.ModuleList)]
+    return max(lists, key=len, default=[])

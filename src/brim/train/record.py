@@ -1,0 +1,144 @@
+"""What a run writes down as it goes: curves, and which samples it was trained on. Lines of JSON that a resumed run continues.
+
+A run that was killed had taken steps after its last checkpoint. They are taken again, so their lines are cut off first: a file tells one
+history, not two.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from brim.core.atomic import atomic_file
+from brim.core.errors import OptionError
+from brim.core.extras import need
+from brim.train.config import SftConfig
+from brim.train.ranks import Ranks
+
+if TYPE_CHECKING:
+    from brim.batch.torch import TensorBatch
+    from brim.core.fill import Fill
+
+RUN, RUN_FORMAT = "run.json", "brim.run/1"
+LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
+
+
+class Report(Protocol):
+    @property
+    def step(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def grad_norm(self) -> float: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def fill(self) -> "Fill": ...
+    @property
+    def eval_loss(self) -> float | None: ...
+
+
+def begin_output(output: Path, config: SftConfig) -> None:
+    """Make the directory of a run, with its options in it.
+
+    Raises:
+        OptionError: It holds a run already, or cannot be made.
+    """
+    if (output / RUN).exists():
+        raise OptionError(f"{output} holds a run already; continue it with --resume, or choose another --output")
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"cannot write {output}: a file is in the way")
+    with atomic_file(output / RUN) as file:
+        file.write(json.dumps({"format": RUN_FORMAT, "config": config.to_dict()}, indent=2).encode() + b"\n")
+
+
+def unbegin_output(output: Path) -> None:
+    """A run that was refused before its first step is none. What was tokenised stays for the next try."""
+    (output / RUN).unlink(missing_ok=True)
+
+
+class Records:
+    """The open files of a run on one rank: curves on the first, samples on each that was asked to write them."""
+
+    def __init__(self, config: SftConfig, ranks: Ranks, *, after: int) -> None:
+        """`after` is the step that the run goes on from."""
+        self._output, self._every = Path(config.output), config.log_every
+        self._log = self._samples = self._board = None
+        ranks.together(lambda: _rewind(self._output, after) if ranks.is_main else None)
+        if ranks.is_main:
+            self._log = _Lines(self._output / LOG)
+            self._board = _board(self._output, after) if config.tensorboard else None
+        if config.record_samples:
+            self._samples = _Lines(self._output / SAMPLES.format(ranks.rank))
+
+    def samples(self, step: int, batches: "Sequence[TensorBatch]") -> None:
+        if self._samples is not None:
+            for batch in batches:
+                self._samples.write({"step": step, "epoch": batch.epoch, "microbatch": batch.index, "samples": list(batch.ids)})
+
+    def curves(self, report: Report, tokens: int, *, last: bool) -> None:
+        """Now and then, at evaluations, and at both ends. `tokens` are those of all steps so far."""
+        wanted = report.step % self._every == 0 or report.step == 1 or last or report.eval_loss is not None
+        if self._log is None or not wanted:
+            return
+        values: dict[str, float] = {
+            "loss": report.loss,
+            "learning_rate": report.learning_rate,
+            "grad_norm": report.grad_norm,
+            "tokens": tokens,
+            "tokens_per_second": report.tokens / max(report.seconds, 1e-9),
+            "fill": report.fill.ratio,
+            "epoch": report.epoch,
+        }
+        if report.eval_loss is not None:
+            values["eval_loss"] = report.eval_loss
+        self._log.write({"step": report.step, **values})
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, report.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for opened in (self._log, self._samples, self._board):
+            if opened is not None:
+                opened.close()
+
+
+class _Lines:
+    """A file of JSON lines that is appended to, each line in one write."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed below
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _board(output: Path, after: int) -> Any:
+    need("tensorboard", extra="train", user="--tensorboard (leave it out with --no-tensorboard)")
+    writer = need("torch.utils.tensorboard", extra="train", user="brim.train").SummaryWriter
+    return writer(os.fspath(output / "tensorboard"), purge_step=after + 1 if after else None)
+
+
+def _rewind(output: Path, step: int) -> None:
+    """Cut off what came after a step, in all files of the run."""
+    for path in (output / LOG, *output.glob(SAMPLES.format("*"))):
+        if path.exists():
+            kept = [
+                line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and json.loads(line)["step"] <= step
+            ]
+            with atomic_file(path) as file:
+                file.writelines(kept)

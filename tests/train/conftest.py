@@ -1,0 +1,53 @@
+import pytest
+
+from brim.data.synthetic import write_sample_data
+from brim.data.tokenizer import ByteTokenizer
+from brim.plan.config import BatchingConfig
+from brim.train.config import SftConfig
+from brim.train.model import save_tokenizer
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """A directory with a Llama of twenty thousand weights, and some data."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("small")
+    shape = LlamaConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        attention_dropout=0.1,
+        pad_token_id=256,
+        bos_token_id=257,
+        eos_token_id=258,
+    )
+    LlamaForCausalLM(shape).save_pretrained(folder / "model")
+    save_tokenizer(ByteTokenizer(), folder / "model")
+    write_sample_data(folder / "train.jsonl", 60)
+    return folder
+
+
+@pytest.fixture
+def options(small, tmp_path):
+    """Options of a short run; keywords change them."""
+
+    def make(name="run", **changes):
+        values = {
+            "model": str(small / "model"),
+            "data": str(small / "train.jsonl"),
+            "output": str(tmp_path / name),
+            "batching": BatchingConfig(token_budget=1024, overflow="truncate"),
+            "learning_rate": 1e-3,
+            "tensorboard": False,
+            "record_samples": True,
+            "save_every": 3,
+            "log_every": 1,
+        }
+        return SftConfig(**{**values, **changes})
+
+    return make
