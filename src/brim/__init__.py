@@ -13,6 +13,7 @@ _HOMES = {
     "brim.core.fill": ("Fill",),
     "brim.data.sample": ("Sample",),
     "brim.data.lengths": ("LengthCache", "LengthEntry"),
+    "brim.data.token_store": ("TokenStore",),
     "brim.plan.buckets": ("BucketSpec", "BucketStats"),
     "brim.plan.packing": ("PackingConfig", "PackingMetrics", "PackingMode", "pack"),
     "brim.plan.config": ("BatchingConfig", "BatchingMode", "PadPolicy"),
@@ -25,6 +26,10 @@ _HOMES = {
     "brim.plan.fingerprints": ("BatchFingerprint", "compute_batch_fingerprint", "verify_batch_fingerprint"),
     "brim.batch.packed": ("PackedSequence", "compute_packing_metrics", "pack_sequences"),
     "brim.batch.masks": ("create_segment_attention_mask",),
+    "brim.batch.batch": ("Batch", "CollatedBatch"),
+    "brim.batch.collate": ("collate", "default_collate", "pad_sequences"),
+    "brim.batch.writer": ("BatchWriter",),
+    "brim.batch.reader": ("BatchReader",),
     "brim.analyze.histogram": ("LengthHistogram", "compute_length_histogram"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -44,12 +49,17 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from brim.analyze.histogram import LengthHistogram, compute_length_histogram
+    from brim.batch.batch import Batch, CollatedBatch
+    from brim.batch.collate import collate, default_collate, pad_sequences
     from brim.batch.masks import create_segment_attention_mask
     from brim.batch.packed import PackedSequence, compute_packing_metrics, pack_sequences
+    from brim.batch.reader import BatchReader
+    from brim.batch.writer import BatchWriter
     from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, MissingExtraError, OptionError
     from brim.core.fill import Fill
     from brim.data.lengths import LengthCache, LengthEntry
     from brim.data.sample import Sample
+    from brim.data.token_store import TokenStore
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
     from brim.plan.distributed import DistributedConfig, interleave_microbatches, shard_batch_plan
@@ -73,6 +83,7 @@ __all__ = [
     "Sample",
     "LengthCache",
     "LengthEntry",
+    "TokenStore",
     "BucketSpec",
     "BucketStats",
     "PackingConfig",
@@ -101,6 +112,13 @@ __all__ = [
     "compute_packing_metrics",
     "pack_sequences",
     "create_segment_attention_mask",
+    "Batch",
+    "CollatedBatch",
+    "collate",
+    "default_collate",
+    "pad_sequences",
+    "BatchWriter",
+    "BatchReader",
     "LengthHistogram",
     "compute_length_histogram",
 ]

@@ -94,7 +94,7 @@ class Batch:
             kept[:1, :1] = True  # an empty batch is one token of padding in any layout
         arrays = {name: getattr(self, name)[kept][None] for name in ("tokens", "positions", "loss_mask", "labels")}
         numbers = np.repeat(np.arange(1, len(self.ids) + 1, dtype=np.int32), self.lengths)[None]
-        return replace(self, segment_ids=numbers if len(self.ids) else np.zeros((1, 1), np.int32), **arrays)
+        return replace(self, segment_ids=numbers if numbers.size else np.zeros((1, 1), np.int32), **arrays)
 
 
 CollatedBatch = Batch

@@ -89,7 +89,7 @@ def sft(ctx: click.Context, **options: Any) -> None:
     Examples:
       brim train sft --model tiny --data train.jsonl
       brim train sft --model DIR --data train.jsonl --batchplan plan/ --bf16 -o run/
-      brim train sft --model DIR --data train.jsonl --pack --pack-max-len 2048 --lora-rank 16 --eval-split 0.05
+      brim train sft --model DIR --data train.jsonl --pack --lora-rank 16 --eval-split 0.05
       brim train sft --resume run/
       torchrun --nproc-per-node 4 -m brim train sft --model DIR --data train.jsonl -b 16384 -o run/
 

@@ -100,6 +100,16 @@ def build_lengths(
     return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or _silent)
 
 
+def open_as_measured(path: str | os.PathLike[str], table: LengthCache) -> tuple[Source, Layout | None]:
+    """The data set, and the layout of its rows, as they were when `table` was measured. A table that was made by hand has no layout."""
+    recorded = table.source
+    source = open_source(path, torn="skip" if recorded.get("torn") else "error")
+    layout: dict[str, Any] | None = recorded.get("layout")
+    if layout is None:
+        return source, None
+    return source, Layout(layout["kind"], tuple(dict(layout["fields"]).items()), layout["id_field"], layout["group_field"])
+
+
 def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress: Progress) -> Built:
     source, layout = measurer.source, measurer.layout
     identity = tokens_identity(measurer.tokenizer, layout)

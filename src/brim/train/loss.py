@@ -62,46 +62,56 @@ def model_inputs(batch: TensorBatch, segments: Segments) -> dict[str, Any]:
     return {**inputs, "attention_mask": attention.block_mask(_as_batch(batch), batch.input_ids.device)}
 
 
-def choose_attention(model: Any, wanted: Attention, *, packed: bool) -> Segments:
+FORMS: dict[Attention, Segments] = {
+    "flash_attention_2": "bounds",
+    "brim": "bounds",
+    "flex_attention": "blocks",
+    "sdpa": "dense",
+    "eager": "dense",
+}
+
+
+def choose_attention(model: Any, wanted: Attention, *, packed: bool, longest: int) -> Segments:
     """Set the model's attention, and say how it is told about segments. Packed rows are tried out on the model before they are trusted.
 
     Raises:
-        OptionError: The model mixes the segments of packed rows whatever it is told.
+        OptionError: The attention that was asked for cannot be had, or mixes the samples of packed rows.
     """
     if wanted != "auto":
         _set(model, wanted)
     if not packed:
         return "none"
-    forms: list[tuple[Attention | None, Segments]] = [(None if wanted == "auto" else wanted, _form(wanted))]
-    if wanted == "auto":
-        flash = [("flash_attention_2", "bounds")] if _has_flash(model) else []
-        forms = [*flash, ("brim", "bounds"), ("sdpa", "dense"), ("eager", "dense")]  # pyright: ignore[reportAssignmentType]
-    for name, form in forms:
-        if name is not None and wanted == "auto" and not _try_set(model, name):
+    candidates: list[Attention] = [wanted] if wanted != "auto" else ["flash_attention_2", "brim", "sdpa", "eager"]
+    for name in candidates:
+        form = FORMS[name]
+        if wanted == "auto" and not _try_set(model, name):
             continue
-        if keeps_segments_apart(model, form):
+        if not (form in ("dense", "blocks") and _slides(model, longest)) and keeps_segments_apart(model, form):
             return form
-    raise OptionError("this model mixes the samples that share a packed row, with every kind of attention it has; train without --pack")
+    which = "every kind of attention it has" if wanted == "auto" else f"the attention {wanted}"
+    raise OptionError(f"this model does not keep the samples of a packed row apart with {which}; train without --pack")
 
 
-def _form(wanted: Attention) -> Segments:
-    return {"brim": "bounds", "flash_attention_2": "bounds", "flex_attention": "blocks"}.get(wanted, "dense")  # pyright: ignore
-
-
-def _has_flash(model: Any) -> bool:
-    utils = need("transformers.utils", extra="train", user="brim.train")
-    return next(model.parameters()).is_cuda and bool(utils.is_flash_attn_2_available())
+def _slides(model: Any, longest: int) -> bool:
+    """Whether some layers look back less far than a segment is long: one mask for all layers does not tell them so."""
+    window = getattr(model.config, "sliding_window", None)
+    return window is not None and longest > window
 
 
 def _set(model: Any, name: str) -> None:
     inner = getattr(model, "get_base_model", lambda: model)()
-    inner.set_attn_implementation(attention.register() if name == "brim" else name)
+    try:
+        inner.set_attn_implementation(attention.register() if name == "brim" else name)
+    except (ValueError, ImportError) as error:
+        raise OptionError(f"the attention {name} cannot be had here: {str(error).splitlines()[0]}") from None
 
 
 def _try_set(model: Any, name: str) -> bool:
+    if name == "flash_attention_2" and not next(model.parameters()).is_cuda:
+        return False
     try:
         _set(model, name)
-    except (ValueError, ImportError):
+    except OptionError:
         return False
     return True
 

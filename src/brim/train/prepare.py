@@ -16,10 +16,10 @@ from brim.batch.belongs import check_belongs
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import permutation
-from brim.data.format import Layout, RowFormat
+from brim.data.format import RowFormat
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
-from brim.data.measure import build_lengths
+from brim.data.measure import build_lengths, open_as_measured
 from brim.data.source import layout_of, open_source
 from brim.data.token_store import TokenStore
 from brim.data.tokenize import build_tokens
@@ -30,6 +30,8 @@ from brim.train.config import SftConfig
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
 """Given what is being done, a bar that is told how much of how much is."""
+
+Part = tuple[LengthCache, TokenStore]
 
 
 def no_bar(_: str) -> AbstractContextManager[Callable[[int, int], None]]:
@@ -62,11 +64,10 @@ def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepa
         raise OptionError(
             f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
         )
-    layout = _recorded_layout(plan) if plan is not None and config.format == RowFormat() else None
-    table, store = _tokens(config.data, tokenizer, layout or config.format, folder / "train", bar)
+    table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar)
     eval_table, eval_store = None, None
     if config.eval_data is not None:
-        eval_table, eval_store = _tokens(config.eval_data, tokenizer, layout or config.format, folder / "eval", bar)
+        eval_table, eval_store = _tokens(config.eval_data, tokenizer, config.format, plan, folder / "eval", bar)
     elif config.eval_split:
         (table, store), (eval_table, eval_store) = _hold_out(table, store, config.eval_split, config.seed)
     if plan is None:
@@ -98,28 +99,23 @@ def _for_evaluation(batching: BatchingConfig) -> BatchingConfig:
     return replace(batching, drop_last=False, remainder="null", microbatches_per_step=None, **shapes)
 
 
-def _recorded_layout(plan: BatchPlan) -> Layout | None:
-    """What the rows looked like when the plan's lengths were measured."""
-    recorded: dict[str, Any] | None = plan.table.source.get("layout")
-    if recorded is None:
-        return None
-    values: dict[str, Any] = {**recorded, "fields": tuple(dict(recorded["fields"]).items())}
-    return Layout(**values)
-
-
-def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat | Layout, target: Path, bar: Bar) -> tuple[LengthCache, TokenStore]:
-    source = open_source(data)
-    layout = format if isinstance(format, Layout) else layout_of(source, format)
+def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat, like: BatchPlan | None, target: Path, bar: Bar) -> Part:
+    """The lengths and tokens of a data set; with a plan, read as the plan's data was."""
+    source, layout = open_as_measured(data, like.table) if like is not None else (open_source(data), None)
+    if layout is None or format != RowFormat():
+        layout = layout_of(source, format)
     target.parent.mkdir(parents=True, exist_ok=True)
     with bar(f"measuring {source.path.name}") as progress:
-        lengths = build_lengths(
-            data, target.with_suffix(".lengths"), tokenizer, layout, progress=lambda rows, tokens, done, total: progress(done, total)
+        done = build_lengths(
+            data,
+            target.with_suffix(".lengths"),
+            tokenizer,
+            layout,
+            torn="skip" if source.torn else "error",
+            progress=lambda rows, tokens, done, total: progress(done, total),
         )
     with bar(f"tokenizing {source.path.name}") as progress:
-        return lengths.cache, build_tokens(source, target.with_suffix(".tokens"), tokenizer, layout, lengths.cache, progress=progress)
-
-
-Part = tuple[LengthCache, TokenStore]
+        return done.cache, build_tokens(source, target.with_suffix(".tokens"), tokenizer, layout, done.cache, progress=progress)
 
 
 def _hold_out(table: LengthCache, store: TokenStore, share: float, seed: int) -> tuple[Part, Part]:

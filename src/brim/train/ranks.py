@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
     from torch import nn
+    from torch.distributed.rendezvous import rendezvous
     from torch.nn.parallel import DistributedDataParallel
 else:
     torch = need("torch", extra="train", user="brim.train")
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
     from torch.nn.parallel import DistributedDataParallel
 
 Result = TypeVar("Result")
@@ -93,7 +95,7 @@ def join_ranks() -> Generator[Ranks, None, None]:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise OptionError(f"there are {me.world_size} ranks but {missing[0]} is not set; start them with torchrun")
-        store, _, _ = next(dist.rendezvous("env://", me.rank, me.world_size, timeout=MEETING))
+        store, _, _ = next(rendezvous("env://", me.rank, me.world_size, timeout=MEETING))
         dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=me.rank, world_size=me.world_size, timeout=PATIENCE)
     try:
         yield Ranks(me, device)

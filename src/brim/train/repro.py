@@ -71,5 +71,6 @@ def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
             tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in TENSORS}
         after = None if facts["after"] is None else CheckpointPosition(**facts["after"])
         batches.append(TensorBatch(**{**facts, "ids": tuple(facts["ids"]), "after": after}, **tensors))
-    segments: Segments = choose_attention(model, config.attention, packed=any(batch.packed for batch in batches))
+    longest = max(batch.longest for batch in batches)
+    segments: Segments = choose_attention(model, config.attention, packed=any(batch.packed for batch in batches), longest=longest)
     return SftLoss(model, segments), batches

@@ -179,7 +179,7 @@ class SftRun:
     def _wrap(self, saved: Saved | None) -> None:
         config, packed = self.config, self.plan.config.packing is not None
         self.model.to(self.ranks.device)
-        segments = choose_attention(self.model, config.attention, packed=packed)
+        segments = choose_attention(self.model, config.attention, packed=packed, longest=int(self.plan.epochs.units.length.max()))
         self.stepper = Stepper(wrap(SftLoss(self.model, segments), self.ranks, fsdp=config.fsdp), config, self.ranks)
         self.loader = self._loader(self.plan, self.prepared.store)
         self.step, self.tokens, self.steps = 0, 0, self._count_steps()

