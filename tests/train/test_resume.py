@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from worlds import World, lines, trained, weights
+from worlds import World, free_port, lines, trained, weights
 
 from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
@@ -44,8 +46,6 @@ def test_killed_at_a_random_step_and_resumed_the_weights_are_the_same_to_the_bit
 
 
 def _path(config):
-    from pathlib import Path
-
     return Path(config.output)
 
 
@@ -68,6 +68,32 @@ def test_one_rank_that_accumulates_two_microbatches_and_two_ranks_give_the_same_
     assert [outcome.get("error") for outcome in World(two, 2).wait()] == [None, None]
     found, expected = weights(_path(two)), weights(_path(one))
     assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-6
+
+
+def test_a_sharded_model_is_trained_like_a_whole_one_and_resumed_without_shards(options, small):
+    batching = BatchingConfig(token_budget=1024, overflow="truncate", microbatches_per_step=2)
+    whole, sharded = options("whole", batching=batching, epochs=2), options("sharded", batching=batching, epochs=2, fsdp=True)
+    assert [outcome.get("error") for outcome in World(whole, 2).wait()] == [None, None]
+    world = World(sharded, 2)
+    world.wait_for_step(5)
+    world.kill()
+    world.wait()
+    assert World(replace(sharded, fsdp=False), 1, resume=sharded.output).wait()[0].get("error") is None
+    found, expected = weights(_path(sharded)), weights(_path(whole))
+    assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-5
+    assert_each_once(_path(sharded), small, epochs=2)
+
+
+def test_torchrun_starts_the_ranks(small, tmp_path):
+    arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
+    arguments += ["--record-samples", "-o", str(tmp_path / "run"), "--no-tensorboard", "--json"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    launcher += ["--master-port", str(free_port()), "-m", "brim", "train", "sft", *arguments]
+    done = subprocess.run(launcher, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout)["model"] == str(tmp_path / "run" / "model")
+    assert (tmp_path / "run" / "samples-rank1.jsonl").exists()
+    assert_each_once(tmp_path / "run", small, epochs=1)
 
 
 def test_a_rank_that_dies_ends_the_others_with_an_error(options):

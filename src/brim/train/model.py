@@ -1,7 +1,6 @@
 """Models: the built-in one, those of transformers from this machine, LoRA on top, and what is refused before a step is taken."""
 
 import json
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +37,28 @@ def quiet() -> Generator[None, None, None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def check_model(name: str) -> None:
+    """
+    Raises:
+        OptionError: There is no such model on this machine.
+    """
+    path = Path(name)
+    if name == "tiny" or (path / "config.json").is_file():
+        return
+    if path.is_dir():
+        inside = sorted(child for child in path.iterdir() if (child / "config.json").is_file())
+        raise OptionError(f"{name} is not a model{f'; did you mean {inside[-1]}?' if inside else ' (it has no config.json)'}")
+    if path.exists():
+        raise OptionError(f"the model {name} is a file; give a directory with a config.json, or tiny")
+    try:
+        need("transformers", extra="train", user=USER).AutoConfig.from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError):
+        raise OptionError(
+            f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory with a config.json, fetch it "
+            "first (hf download), or use the built-in one: tiny"
+        ) from None
 
 
 def find_tokenizer(config: SftConfig, plan: BatchPlan | None) -> Tokenizer:
@@ -102,24 +123,10 @@ def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
 
 
 def _load(transformers: Any, name: str) -> Any:
-    path = Path(name)
-    if path.is_dir() and not (path / "config.json").is_file():
-        inside = sorted(child.name for child in path.iterdir() if (child / "config.json").is_file())
-        hint = f"; did you mean {path / inside[-1]}?" if inside else " (no config.json in it)"
-        raise OptionError(f"{name} is not a model{hint}")
-    if not path.is_dir() and ((os.sep in name.rstrip(os.sep) and name.count("/") > 1) or path.exists() or name.startswith(".")):
-        raise OptionError(
-            f"the model {name} {'is a file' if path.exists() else 'does not exist'}; give a directory with a config.json, or tiny"
-        )
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError) as error:
-        if not path.is_dir():
-            raise OptionError(
-                f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory, fetch it first "
-                f"(hf download {name}), or use the built-in one: tiny"
-            ) from None
-        raise OptionError(f"the model in {name} cannot be loaded: {str(error).splitlines()[0]}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}") from None
 
 
 def _with_lora(model: Any, config: SftConfig) -> Any:

@@ -16,11 +16,12 @@ from brim.batch.belongs import check_belongs
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import permutation
-from brim.data.format import RowFormat
+from brim.data.format import Layout, RowFormat
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths, open_as_measured
-from brim.data.source import layout_of, open_source
+from brim.data.samples import Samples
+from brim.data.source import Source, layout_of, open_source
 from brim.data.token_store import TokenStore
 from brim.data.tokenize import build_tokens
 from brim.data.tokenizer import Tokenizer
@@ -64,6 +65,9 @@ def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepa
         raise OptionError(
             f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
         )
+    if plan is not None:  # before anything is tokenised for nothing
+        source, layout = _opened(config.data, config.format, plan)
+        check_belongs(plan, Samples(source, tokenizer, layout))
     table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar)
     eval_table, eval_store = None, None
     if config.eval_data is not None:
@@ -99,11 +103,14 @@ def _for_evaluation(batching: BatchingConfig) -> BatchingConfig:
     return replace(batching, drop_last=False, remainder="null", microbatches_per_step=None, **shapes)
 
 
-def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat, like: BatchPlan | None, target: Path, bar: Bar) -> Part:
-    """The lengths and tokens of a data set; with a plan, read as the plan's data was."""
+def _opened(data: str, format: RowFormat, like: BatchPlan | None) -> tuple[Source, Layout]:
+    """A data set and what its rows look like; with a plan, read as the plan's data was."""
     source, layout = open_as_measured(data, like.table) if like is not None else (open_source(data), None)
-    if layout is None or format != RowFormat():
-        layout = layout_of(source, format)
+    return source, layout if layout is not None and format == RowFormat() else layout_of(source, format)
+
+
+def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat, like: BatchPlan | None, target: Path, bar: Bar) -> Part:
+    source, layout = _opened(data, format, like)
     target.parent.mkdir(parents=True, exist_ok=True)
     with bar(f"measuring {source.path.name}") as progress:
         done = build_lengths(

@@ -25,7 +25,7 @@ from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.config import SftConfig
 from brim.train.loss import SftLoss, choose_attention
-from brim.train.model import check_lengths, check_vocabulary, find_tokenizer, load_adapter, load_model
+from brim.train.model import check_lengths, check_model, check_vocabulary, find_tokenizer, load_adapter, load_model
 from brim.train.optimizer import moments, restore_moments, whole
 from brim.train.prepare import Bar, Prepared, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks, wrap
@@ -132,6 +132,7 @@ class SftRun:
         self.config, self.ranks, self.output = config, ranks, Path(config.output)
         self._stop = self._stopping = False
         with self._claimed(new=saved is None):
+            check_model(config.model)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
             self.tokenizer: Tokenizer = find_tokenizer(config, planned)
             self.prepared = self._prepare(bar)
@@ -215,7 +216,7 @@ class SftRun:
         """Take the steps that are left."""
         began, reports, fill, tokens = time.monotonic(), _Ends(), Fill(), 0
         self.stepper.module.train()
-        with Records(self.config, self.ranks, after=self.step) as records, self._signals(on_message or _silent):
+        with self._signals(on_message or _silent), Records(self.config, self.ranks, after=self.step) as records:
             for batches in self._batches():
                 report = self._take_step(batches)
                 records.samples(report.step, batches)

@@ -1,0 +1,75 @@
+"""`brim train sft` and `lazarus train sft` as they are typed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from brim.data.synthetic import write_sample_data
+
+OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A directory with train.jsonl, lengths and plan by gpt2, and a model with that tokenizer, all made by the commands."""
+    folder = tmp_path_factory.mktemp("desk")
+    write_sample_data(folder / "train.jsonl", 24)
+    ok("brim", folder, "train sft --model tiny -t gpt2 --data train.jsonl --max-steps 1 --no-tensorboard -q -o first")
+    (folder / "first" / "model").rename(folder / "model")
+    ok("lazarus", folder, "data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl")
+    ok("lazarus", folder, "data batchplan build -l lengths.jsonl -e 3 -b 4096 -o batch_plan/")
+    return folder
+
+
+def command(name, folder, line):
+    main = f"from brim.cli{'.lazarus' if name == 'lazarus' else ''} import main; main()"
+    return subprocess.run([sys.executable, "-c", main, *line.split()], cwd=folder, env=OFFLINE, capture_output=True, text=True, timeout=300)
+
+
+def ok(name, folder, line):
+    done = command(name, folder, line)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_line_of_the_pipeline_runs_as_written(desk):
+    ok("lazarus", desk, "train sft --model model --data train.jsonl --batchplan batch_plan/")
+    ok("lazarus", desk, "train sft --model model --data train.jsonl --bucket-edges 128,256,512 --token-budget 4096")
+    shown = ok("lazarus", desk, "train sft --model model --data train.jsonl --pack --pack-max-len 2048")
+    assert "checkpoints/sft-3" in shown.stderr
+    assert {path.name for path in (desk / "checkpoints").iterdir()} == {"sft", "sft-2", "sft-3"}
+    steps = [json.loads((desk / "checkpoints" / name / "log.jsonl").read_text().splitlines()[-1]) for name in ("sft", "sft-2", "sft-3")]
+    assert steps[0]["epoch"] == 2  # the plan has three
+    assert steps[2]["fill"] > 0.99  # packed
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train sft --data train.jsonl", "--model is missing"),
+        ("train sft --model tiny", "--data is missing"),
+        (
+            "train sft --model model --data train.jsonl --batchplan batch_plan/ --token-budget 8",
+            "--token-budget has no effect with --batchplan",
+        ),
+        ("train sft --model model --data train.jsonl --pack-max-len 512", "--pack-max-len needs --pack"),
+        ("train sft --model nowhere --data train.jsonl", "the model nowhere is neither a directory"),
+        ("train sft --model model -t byte --data train.jsonl --batchplan batch_plan/", "this plan was built for another tokenizer"),
+        ("train sft --model model --data nothing.jsonl", "nothing.jsonl does not exist"),
+        ("train sft --model model --data train.jsonl -b 16", "do not fit in 16 tokens"),
+        ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
+        ("train sft --resume first --learning-rate 3", "these differ: learning_rate"),
+        ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
+        ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
+    ],
+)
+def test_wrong_options_are_one_line_and_nothing_is_written(desk, line, message):
+    before = sorted(desk.rglob("run.json"))
+    done = command("brim", desk, line + ("" if "--resume" in line else " -o wrong"))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(desk.rglob("run.json")) == before
