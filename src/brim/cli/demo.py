@@ -1,6 +1,7 @@
 """`brim demo`: the pipeline, end to end, on data that comes with brim."""
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -16,15 +17,18 @@ from brim.plan.plan import BatchPlan
 from brim.plan.verify import verify_plan
 
 WORLD_SIZE = 8
+TRAIN_BUDGET = 2048
+RANDOM = 4
 
 
 @click.command()
 @click.option("-n", "--num-samples", "count", type=int, default=5000, show_default=True, help="How many samples.")
 @click.option("-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch.")
+@click.option("--steps", type=int, default=300, show_default=True, help="How many steps to train; 0 for none.")
 @click.option("-o", "--output", metavar="DIR", help="Keep what it writes here.  [default: a temporary directory]")
 @click.pass_context
-def demo(ctx: click.Context, count: int, budget: int, output: str | None) -> None:
-    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards.
+def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | None) -> None:
+    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards, and a model trained by it.
 
     \b
     Examples:
@@ -35,7 +39,8 @@ def demo(ctx: click.Context, count: int, budget: int, output: str | None) -> Non
     """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(output or scratch)
-        held = _run(folder, folder if output else Path("DIR"), count, budget)
+        shown = folder if output else Path("DIR")
+        held = _run(folder, shown, count, budget) and (not steps or _train(folder, shown, steps))
     ctx.exit(0 if held else 1)
 
 
@@ -76,6 +81,63 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
         ],
     )
     return whole and once and equal
+
+
+def _train(folder: Path, shown: Path, steps: int) -> bool:
+    """Train the built-in model on random batches and on packed ones. Whether the loss went down."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        click.echo("\nTraining is left out: it needs torch and transformers; run: pip install 'brim[train]'")
+        return True
+    from brim.cli.train import training_progress
+    from brim.train.config import SftConfig
+    from brim.train.sft import SftResult, train_sft
+
+    width = int(LengthCache.load(folder / "lengths.brim").lengths.max())
+    ways = {
+        f"random batches of {RANDOM}": BatchingConfig(token_budget=RANDOM * width, max_sequences=RANDOM, window=RANDOM),
+        f"packed into {TRAIN_BUDGET}": BatchingConfig(
+            token_budget=TRAIN_BUDGET, packing=PackingConfig(max_length=TRAIN_BUDGET, pad_to_max=False), overflow="split"
+        ),
+    }
+    click.echo(
+        f"\n$ brim train sft --model tiny --data {shown / 'train.jsonl'} -b {TRAIN_BUDGET} --pack --overflow split --max-steps {steps}"
+    )
+    results: dict[str, SftResult] = {}
+    for (name, batching), many in zip(ways.items(), (max(steps // 10, 1), steps), strict=True):
+        output = folder / f"train-{len(results)}"
+        config = SftConfig(
+            model="tiny",
+            data=str(folder / "train.jsonl"),
+            output=str(output),
+            batching=batching,
+            max_steps=many,
+            epochs=100,
+            save_every=None,
+            tensorboard=False,
+        )
+        with training_progress(quiet=False, every=max(steps // 5, 1)) as on_step:
+            results[name] = train_sft(config, on_step=on_step)
+    last = results[f"packed into {TRAIN_BUDGET}"]
+    click.echo(
+        f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.steps} steps; the model is in {shown / output.name / 'model'}"
+    )
+    before = next(iter(results.values())).tokens_per_second
+    click.echo("\nTraining before and after:")
+    show_table(
+        ["batching", "padding", "tokens/s without padding", "of before", "steps", "seconds"],
+        [
+            [
+                name,
+                f"{one.fill.waste:.1%}",
+                round(one.tokens_per_second),
+                f"{one.tokens_per_second / before:.1f}x",
+                one.steps,
+                round(one.seconds),
+            ]
+            for name, one in results.items()
+        ],
+    )
+    return last.first_loss is not None and last.last_loss is not None and last.last_loss < last.first_loss
 
 
 def _deal(plan: BatchPlan) -> tuple[bool, bool]:
