@@ -1,5 +1,6 @@
 """`brim demo`: the pipeline, end to end, on data that comes with brim."""
 
+import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from brim.plan.verify import verify_plan
 
 WORLD_SIZE = 8
 TRAIN_BUDGET = 2048
-RANDOM = 4
+RANDOM = 8
 
 
 @click.command()
@@ -92,35 +93,35 @@ def _train(folder: Path, shown: Path, steps: int) -> bool:
     from brim.train.config import SftConfig
     from brim.train.sft import SftResult, train_sft
 
-    width = int(LengthCache.load(folder / "lengths.brim").lengths.max())
+    lengths = LengthCache.load(folder / "lengths.brim").lengths
+    width, tokens = int(lengths.max()), int(lengths.sum(dtype="int64"))
     ways = {
         f"random batches of {RANDOM}": BatchingConfig(token_budget=RANDOM * width, max_sequences=RANDOM, window=RANDOM),
         f"packed into {TRAIN_BUDGET}": BatchingConfig(
             token_budget=TRAIN_BUDGET, packing=PackingConfig(max_length=TRAIN_BUDGET, pad_to_max=False), overflow="split"
         ),
     }
-    click.echo(
-        f"\n$ brim train sft --model tiny --data {shown / 'train.jsonl'} -b {TRAIN_BUDGET} --pack --overflow split --max-steps {steps}"
-    )
+    options = f"-b {TRAIN_BUDGET} --pack --overflow split --max-steps {steps}"
+    click.echo(f"\n$ brim train sft --model tiny --data {shown / 'train.jsonl'} {options}")
     results: dict[str, SftResult] = {}
     for (name, batching), many in zip(ways.items(), (max(steps // 10, 1), steps), strict=True):
-        output = folder / f"train-{len(results)}"
+        output = folder / name.replace(" ", "-")
+        shutil.rmtree(output, ignore_errors=True)  # of an earlier demo
         config = SftConfig(
             model="tiny",
             data=str(folder / "train.jsonl"),
             output=str(output),
             batching=batching,
             max_steps=many,
-            epochs=100,
+            epochs=1 + many * batching.token_budget // tokens,
             save_every=None,
             tensorboard=False,
         )
         with training_progress(quiet=False, every=max(steps // 5, 1)) as on_step:
             results[name] = train_sft(config, on_step=on_step)
-    last = results[f"packed into {TRAIN_BUDGET}"]
-    click.echo(
-        f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.steps} steps; the model is in {shown / output.name / 'model'}"
-    )
+    last = list(results.values())[-1]
+    click.echo(f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.steps} steps")
+    click.echo(f"  the model is in {shown / last.model.relative_to(folder)}")
     before = next(iter(results.values())).tokens_per_second
     click.echo("\nTraining before and after:")
     show_table(
