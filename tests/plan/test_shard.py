@@ -223,3 +223,11 @@ def test_a_position_is_a_small_file_that_is_whole_or_refused(tmp_path):
     for field in ("epoch", "microbatch_idx", "global_step"):
         with pytest.raises(OptionError, match=f"{field} must not be negative, got -1"):
             replace(position, **{field: -1})
+
+
+@given(st.integers(0, 200), st.integers(1, 20), st.integers(1, 30), st.sampled_from(["null", "drop", "repeat"]), st.data())
+def test_how_many_rounds_are_left_is_known_without_counting_them(total, step_size, world_size, remainder, data):
+    deal = Deal(total, step_size, world_size, remainder)
+    position = data.draw(st.integers(0, deal.length + 5))
+    assert deal.rounds_left(position) == len(list(deal.rounds_from(position)))
+    assert deal.rounds_left(0) == deal.rounds

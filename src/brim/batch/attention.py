@@ -29,6 +29,13 @@ NAME = "brim_segments"
 
 BLOCK = 128
 
+CHANGES = {
+    "softcap": "caps its attention scores",
+    "s_aux": "has attention sinks",
+    "position_bias": "adds a bias to its attention scores",
+}
+"""Arguments by which models of transformers change what attention computes, and what that is."""
+
 
 def register() -> str:
     """Make `segment_attention` known to transformers, and return its name. Registering again changes nothing."""
@@ -46,20 +53,31 @@ def segment_attention(
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
+    is_causal: bool | None = None,
     cu_seq_lens_q: "Tensor | None" = None,
     sliding_window: int | None = None,
-    softcap: float | None = None,
-    **_: Any,
+    **others: Any,
 ) -> "tuple[Tensor, None]":
     """Causal attention inside each segment of one flat row; without `cu_seq_lens_q`, inside each row.
 
     One call of PyTorch's fused kernel for each segment: memory grows with the longest segment, time with the sum of squares of the
     segments and not with the square of the row. Has the signature that transformers asks of an attention function.
+
+    Raises:
+        OptionError: The model asks for something else: a mask, other scores, attention to what comes later, or to earlier calls.
     """
-    if softcap is not None:
-        raise OptionError("this model caps its attention scores, which brim's attention does not; choose --attention eager")
+    for name, what in CHANGES.items():
+        if others.get(name) is not None:
+            raise OptionError(f"this model {what}, which brim's attention does not; choose --attention eager")
     if attention_mask is not None:
         raise OptionError("brim's attention takes no mask: segments are told by cu_seq_lens_q, padding belongs at the end of a row")
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        raise OptionError("brim's attention is causal, this model's is not; choose --attention eager")
+    if key.shape[2] != query.shape[2]:
+        raise OptionError(
+            f"brim's attention is for training: {query.shape[2]} new tokens cannot attend to {key.shape[2]} cached ones; before "
+            'generating, call model.set_attn_implementation("sdpa")'
+        )
     bounds = [0, query.shape[2]] if cu_seq_lens_q is None else cu_seq_lens_q.tolist()
     if bounds[-1] != query.shape[2] or (len(bounds) > 2 and query.shape[0] != 1):
         raise OptionError(
@@ -111,7 +129,7 @@ def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
     whole = (same.min(axis=2) == last) & (last > 0)
     full = needed & whole[:, :, None] & whole[:, None, :] & (first[:, :, None] == first[:, None, :]) & (at[:, None] > at[None, :])
     partial = needed & ~full
-    ids = torch.from_numpy(batch.segment_ids).to(device)
+    ids = torch.from_numpy(segments).to(device)
 
     def allowed(b: Any, _head: Any, q: Any, k: Any) -> Any:
         return (ids[b, q] == ids[b, k]) & (ids[b, q] != 0) & (q >= k)

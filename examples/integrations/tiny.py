@@ -1,0 +1,44 @@
+"""What the examples here train: short texts, a plan for them, and a Llama of a few thousand weights."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, PackingConfig, TokenStore
+from brim.batch.attention import register
+from brim.data.samples import Samples
+from brim.data.source import open_source
+from brim.data.synthetic import write_sample_data
+from brim.data.tokenizer import load_tokenizer
+
+logging.set_verbosity_error()
+torch.set_num_threads(1)  # for so few weights, threads wait for each other
+
+
+def tiny_data(n: int = 120, num_epochs: int = 2) -> tuple[TokenStore, BatchPlan]:
+    """A packed plan with optimizer steps of 4 microbatches, on however many ranks."""
+    tokenizer = load_tokenizer("byte")
+    with tempfile.TemporaryDirectory() as folder:
+        write_sample_data(Path(folder, "train.jsonl"), n)
+        store = TokenStore.from_samples(Samples(open_source(Path(folder, "train.jsonl")), tokenizer), pad_id=tokenizer.pad_id)
+    lengths = LengthCache.from_lengths(LengthEntry(number, length) for number, length in enumerate(store.lengths.tolist()))
+    packing = PackingConfig(max_length=512)
+    config = BatchingConfig(token_budget=512, packing=packing, overflow="truncate", microbatches_per_step=4)
+    return store, BatchPlan.build(lengths, config, num_epochs=num_epochs)
+
+
+def tiny_model() -> LlamaForCausalLM:
+    """The same weights every time; its attention keeps the samples of a packed row apart."""
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=260, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(config)
+    model.set_attn_implementation(register())
+    return model
+
+
+def exactly_once(seen: list[tuple[int, int]], plan: BatchPlan) -> bool:
+    """Whether each sample was seen once in each epoch, and nothing else."""
+    return sorted(seen) == [(epoch, sample) for epoch in range(plan.num_epochs) for sample in range(len(plan.table))]

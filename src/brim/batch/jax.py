@@ -1,0 +1,162 @@
+"""JAX: batches of fixed shapes, so that a jitted step is compiled once for each of them.
+
+A plan with fixed shapes has few widths: those of its buckets (`BatchingConfig.predictable`), or that of its packed rows. Here the number of
+rows is fixed too: a microbatch that its bucket could not fill gets rows of padding, which hold no segment and no label. An empty microbatch
+has the smallest of the shapes.
+
+What crosses `jit` is `batch.arrays`. Where several processes work on one global array, all of them need one shape at a time: pack the plan.
+
+A leaf: it imports jax.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.batch.batch import IGNORED, Batch
+from brim.batch.belongs import check_belongs
+from brim.batch.collate import collate
+from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
+from brim.core.errors import OptionError
+from brim.core.extras import need
+from brim.data.ids import SampleId
+from brim.data.token_store import TokenSource
+from brim.plan.config import PadPolicy
+from brim.plan.plan import BatchPlan
+from brim.plan.position import CheckpointPosition
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax = need("jax", extra="jax", user="brim.batch.jax")
+    jnp = jax.numpy
+
+Shape = tuple[int, int]
+
+
+class Arrays(NamedTuple):
+    """All of [rows, width], int32."""
+
+    tokens: "jax.Array"
+    labels: "jax.Array"  # IGNORED where nothing is learned; label t + 1 belongs to token t
+    positions: "jax.Array"
+    segment_ids: "jax.Array"  # 0 = padding
+
+
+@dataclass(frozen=True, eq=False)
+class JaxBatch:
+    """A `Batch` as arrays of JAX."""
+
+    arrays: Arrays
+    ids: tuple[SampleId, ...]  # one for each segment
+    epoch: int
+    index: int
+    num_loss_tokens: int
+    num_tokens: int
+    after: CheckpointPosition | None
+    ends_step: bool
+
+    @property
+    def is_null(self) -> bool:
+        return not self.ids
+
+    @property
+    def shape(self) -> Shape:
+        return (self.arrays.tokens.shape[0], self.arrays.tokens.shape[1])
+
+    @property
+    def slots(self) -> int:
+        return 0 if self.is_null else self.arrays.tokens.size
+
+
+class JaxLoader(PlanFollower[JaxBatch]):
+    """The batches of a plan for one rank; made by `loader`."""
+
+    def __init__(self, source: TokenSource, sampler: PlanBatchSampler, *, pad_id: int | None = None, prefetch: int = 2) -> None:
+        super().__init__(sampler, prefetch=prefetch)
+        self.shapes = shapes(sampler.plan)
+        self._source, self._pad_id = source, source.pad_id if pad_id is None else pad_id
+        self._rows = {width: rows for rows, width in self.shapes}
+        self._smallest = min(self.shapes, key=lambda shape: shape[0] * shape[1])
+
+    def _make(self, rows: PlannedRows) -> JaxBatch:
+        batch = collate(rows.microbatch, self._source, pad_id=self._pad_id)
+        shape = self._smallest if batch.is_null else (self._rows[batch.max_len], batch.max_len)
+        return JaxBatch(
+            arrays=self._padded(batch, shape),
+            ids=batch.ids,
+            epoch=batch.epoch,
+            index=batch.index,
+            num_loss_tokens=batch.num_loss_tokens,
+            num_tokens=batch.fill.used,
+            after=batch.after,
+            ends_step=rows.ends_step,
+        )
+
+    def _padded(self, batch: Batch, shape: Shape) -> Arrays:
+        def fixed(array: NDArray[Any], padding: int) -> "jax.Array":
+            if array.shape != shape:
+                array, small = np.full(shape, padding, np.int32), array
+                array[: small.shape[0], : small.shape[1]] = small
+            return jnp.asarray(array)
+
+        return Arrays(
+            tokens=fixed(batch.tokens, self._pad_id),
+            labels=fixed(batch.labels, IGNORED),
+            positions=fixed(batch.positions, 0),
+            segment_ids=fixed(batch.segment_ids, 0),
+        )
+
+
+def loader(
+    plan: BatchPlan,
+    source: TokenSource,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    prefetch: int = 2,
+    pad_id: int | None = None,
+    microbatches_per_step: int | None = None,
+    whole_run: bool = False,
+) -> JaxLoader:
+    """The batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
+
+    Rank and world size are the launcher's unless given; under JAX's own, pass jax.process_index() and jax.process_count(). A thread makes
+    batches `prefetch` ahead. `whole_run` makes one iteration of all epochs, see `PlanBatchSampler`.
+
+    Raises:
+        MismatchError: The plan belongs to other data or another tokenizer.
+        OptionError: The shapes of the plan are not fixed.
+
+    Example:
+        >>> for batch in loader(plan, store):  # doctest: +SKIP
+        ...     state = step(state, batch.arrays)
+    """
+    check_belongs(plan, source)
+    sampler = PlanBatchSampler(plan, rank=rank, world_size=world_size, microbatches_per_step=microbatches_per_step, whole_run=whole_run)
+    return JaxLoader(source, sampler, pad_id=pad_id, prefetch=prefetch)
+
+
+def shapes(plan: BatchPlan) -> tuple[Shape, ...]:
+    """Every (rows, width) that a batch of this plan can have: one for each bucket, or one for all packed rows.
+
+    Raises:
+        OptionError: They are not fixed.
+    """
+    config = plan.config
+    if config.packing is not None:
+        if not config.packing.pad_to_max:
+            raise OptionError("packed rows of this plan have many widths, so every batch may be compiled anew: pack with pad_to_max")
+        widths = (config.packing_width,)
+    elif plan.buckets is None or config.pad_policy is not PadPolicy.PAD_TO_BUCKET:
+        raise OptionError(
+            "batches of this plan are as wide as their longest row, so every batch may be compiled anew: plan with fixed shapes, by "
+            "BatchingConfig.predictable(...) or packing"
+        )
+    else:
+        widths = plan.buckets.widths
+    most = config.max_sequences or config.token_budget
+    return tuple((min(config.token_budget // width, most), width) for width in widths)
