@@ -214,3 +214,12 @@ def test_a_changed_batch_is_another_batch():
     assert batch.tokens.tolist() == [[1, 2]]
     assert other.tokens.tolist() == [[2, 3]]
     assert other.ids is batch.ids
+
+
+def test_a_plan_made_by_hand_is_compared_with_samples_that_are_tokenised_on_the_fly(tmp_path):
+    """A row that has grown would be cut in silence: its plan has no hash to tell."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "four"}\n{"text": "seven tokens"}\n')
+    samples = Samples(open_source(tmp_path / "rows.jsonl"), load_tokenizer("byte"))
+    check_belongs(BatchPlan.build({0: 5, 1: 13}), samples)
+    with pytest.raises(MismatchError, match="1 samples differ, the first is 1 with 5 tokens in the plan and 13 in the data"):
+        check_belongs(BatchPlan.build({0: 5, 1: 5}), samples)

@@ -1,13 +1,14 @@
 """`Samples`: a data set as a list of `Sample`s, tokenised when asked for."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError
-from brim.data.encode import encode_rows, identity
+from brim.data.encode import encode_rows, identity, measure_rows
 from brim.data.format import Layout, RowFormat
 from brim.data.row_ids import row_id
 from brim.data.sample import Sample
@@ -79,6 +80,14 @@ class Samples:
         tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
         learned = np.concatenate([np.empty(0, np.uint8), *(sample.loss_mask for sample in samples)])
         return Spans(tokens, learned, begins(sizes) + starts)
+
+    def measure(self) -> NDArray[np.int32]:
+        """How long all samples are."""
+        source = self.source
+        blocks = [
+            measure_rows(source.read(block).rows, self.tokenizer, self.layout, partial(source.where_in, block)) for block in source.blocks()
+        ]
+        return np.concatenate([np.empty(0, np.int32), *blocks])
 
     def sample(self, row: int) -> Spans:
         """One sample, whole."""
