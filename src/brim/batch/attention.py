@@ -83,24 +83,26 @@ def segment_attention(
         raise OptionError(
             f"segments end at {bounds[-1]}, but the batch is {query.shape[0]} rows of {query.shape[2]} tokens; it must be one row"
         )
-    pieces: list[Tensor] = []
-    for start, end in pairwise(bounds):
-        if start == end:
-            continue
-        band = None if sliding_window is None or end - start <= sliding_window else _band(end - start, sliding_window, query.device)
-        pieces.append(
-            torch.nn.functional.scaled_dot_product_attention(
-                query[:, :, start:end],
-                key[:, :, start:end],
-                value[:, :, start:end],
-                attn_mask=band,
-                dropout_p=dropout,
-                scale=scaling,
-                is_causal=band is None,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-        )
-    return torch.cat(pieces, dim=2).transpose(1, 2), None  # [rows, length, heads, size]
+    sizes = [end - start for start, end in pairwise(bounds) if end > start]
+    # Split, not sliced: the gradient of a split is one concatenation, that of every slice a tensor of the whole row.
+    segments = zip(query.split(sizes, dim=2), key.split(sizes, dim=2), value.split(sizes, dim=2), strict=True)
+    attended = [_attend(q, k, v, sliding_window, dropout, scaling) for q, k, v in segments]
+    return torch.cat(attended, dim=2).transpose(1, 2), None  # [rows, length, heads, size]
+
+
+def _attend(query: "Tensor", key: "Tensor", value: "Tensor", window: int | None, dropout: float, scaling: float | None) -> "Tensor":
+    size = query.shape[2]
+    band = None if window is None or size <= window else _band(size, window, query.device)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=band,
+        dropout_p=dropout,
+        scale=scaling,
+        is_causal=band is None,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
 def _band(size: int, window: int, device: Any) -> "Tensor":
