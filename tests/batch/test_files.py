@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -455,8 +456,8 @@ def test_a_reader_travels_to_another_process(written):
     reader = BatchReader(written)
     reader.get_batch(0, 1)
     assert_same(pickle.loads(pickle.dumps(reader)).get_batch(0, 1), reader.get_batch(0, 1))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(first_ids, [reader]) == first_ids(reader)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(first_ids, reader).result(timeout=120) == first_ids(reader)
 
 
 class Payload:

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -325,9 +326,9 @@ def test_a_store_travels_to_other_processes(data, tmp_path):
     mapped = build(data, tmp_path / "tokens")
     memory = TokenStore.from_samples([Sample("a", [1, 2], [1, 1]), Sample("b", [3], [1])], pad_id=5, dataset_hash="d", tokenizer_hash="t")
     assert len(pickle.dumps(mapped)) < 500
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(rows_of, [mapped]) == rows_of(mapped)
-        assert pool.apply(rows_of, [memory]) == [[1, 2], [3]]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(rows_of, mapped).result(timeout=120) == rows_of(mapped)
+        assert pool.submit(rows_of, memory).result(timeout=120) == [[1, 2], [3]]
     again = pickle.loads(pickle.dumps(memory))
     assert (again.pad_id, again.dataset_hash, again.tokenizer_hash) == (5, "d", "t")
 
