@@ -218,7 +218,7 @@ def bad_inputs(folder):
         (f"{write} train.jsonl --rank 2 --world-size 2", "rank must lie between 0 and 1, got 2"),
         (f"{write} train.jsonl -e 2", "epoch 2 does not exist"),
         (f"{write} train.jsonl --tokens lengths.brim", "lengths.brim: it is not a token store"),
-        ("brim batch write -p bare -d changed.jsonl -o out", "is not as long as its length table says"),
+        ("brim batch write -p bare -d changed.jsonl -o out", "this plan was built for other lengths"),
         ("brim batch write -p nothing -d train.jsonl -o out", "nothing does not exist"),
         ("brim batch write -p plan -d train.jsonl -o files", "it holds other files"),
         ("brim batch write -p plan -d train.jsonl -o plan", "it holds other files"),
