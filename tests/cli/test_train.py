@@ -62,6 +62,7 @@ def test_every_line_of_the_pipeline_runs_as_written(desk):
         ("train sft --model model --data train.jsonl -b 16", "do not fit in 16 tokens"),
         ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
         ("train sft --resume first --learning-rate 3", "these differ: learning_rate"),
+        ("train sft --resume first --output other", "a resumed run goes on where it is"),
         ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
         ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
     ],

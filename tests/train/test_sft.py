@@ -19,6 +19,7 @@ from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig
+from brim.train.record import hold_output
 from brim.train.repro import load_repro
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
@@ -207,6 +208,28 @@ def test_a_checkpoint_holds_every_tensor_of_the_model_and_the_optimizer(options,
     assert model.keys() == load_file(small / "model" / "model.safetensors").keys()
     assert {name.split("|")[0] for name in optimizer if "|" in name} == model.keys()
     assert {name.split("|")[1] for name in optimizer if "|" in name} == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_going_on_from_an_earlier_checkpoint_sets_the_later_ones_aside(options):
+    config = options(save_every=1, keep=3)
+    train_sft(config)
+    first = sorted(Path(config.output).glob("checkpoint-*"))[0]
+    said = []
+    result = train_sft(config, resume=first, on_message=said.append)
+    assert result.taken == 2
+    assert len(said) == 2
+    assert len(list(Path(config.output).glob("abandoned-checkpoint-*"))) == 2
+    assert find_checkpoint(config.output).name == f"checkpoint-{result.steps:08d}"
+
+
+def test_a_run_is_one_process_at_a_time(options):
+    config = options(max_steps=1)
+    train_sft(config)
+    held = hold_output(Path(config.output))
+    with pytest.raises(BrimError, match="another process is training in"):
+        train_sft(config, resume=find_checkpoint(config.output))
+    held.close()
+    assert train_sft(config, resume=find_checkpoint(config.output)).taken == 0
 
 
 # What is refused.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.planning import config_from, planning_options
+from brim.cli.planning import overlaid, planning_options
 from brim.cli.show import json_option, show_json
 from brim.core.errors import DamagedError
 from brim.data.lengths import LengthCache
@@ -56,12 +56,4 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
 def _expected(ctx: click.Context, config: BatchingConfig, options: dict[str, Any]) -> BatchingConfig | None:
     """The plan's config with the options that were given on the command line."""
     given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    if not given:
-        return None
-    asked, values = config_from(options), config.to_dict()
-    touched = given & values.keys()
-    if given & {"predictable"}:
-        touched |= {"pad_policy", "num_buckets", "bucket_edges"}
-    if any(name.startswith("pack") for name in given):
-        touched |= {"packing"}
-    return BatchingConfig.from_dict({**values, **{name: asked.to_dict()[name] for name in touched}})
+    return overlaid(config, options, given) if given else None

@@ -113,3 +113,14 @@ def _packing(options: dict[str, Any]) -> PackingConfig:
         max_sequences=options["pack_max_sequences"],
         pad_to_max=options["predictable"],
     )
+
+
+def overlaid(config: BatchingConfig, options: dict[str, Any], given: set[str]) -> BatchingConfig:
+    """A config with those flags of `options` that were given on the command line."""
+    asked, values = config_from(options).to_dict(), config.to_dict()
+    touched = given & values.keys()
+    if "predictable" in given:
+        touched |= {"pad_policy", "num_buckets", "bucket_edges"}
+    if any(name.startswith("pack") for name in given):
+        touched |= {"packing"}
+    return BatchingConfig.from_dict({**values, **{name: asked[name] for name in touched}})

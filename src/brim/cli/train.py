@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from brim.cli.planning import PLANNING, config_from, planning_options
+from brim.cli.planning import PLANNING, config_from, overlaid, planning_options
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json
 from brim.data.format import RowFormat
+from brim.plan.distributed import DistributedConfig
 
 DEFAULT_OUTPUT = "checkpoints/sft"
 
@@ -95,7 +97,6 @@ def sft(ctx: click.Context, **options: Any) -> None:
 
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
     """
-    from brim.plan.distributed import DistributedConfig
     from brim.train.sft import find_checkpoint, train_sft
 
     main, quiet = DistributedConfig.from_env().is_main, options["quiet"]
@@ -129,6 +130,7 @@ def sft(ctx: click.Context, **options: Any) -> None:
             "tokens/s": round(result.tokens_per_second),
             "padding": f"{result.fill.waste:.2%}",
             "seconds": round(result.seconds, 1),
+            **result.left_out,
             "stopped": result.stopped or None,
         }
         facts = {name: value for name, value in facts.items() if value is not None}
@@ -147,6 +149,8 @@ def _config(options: dict[str, Any], given: set[str]) -> Any:
     if useless:
         raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect with --batchplan, which is planned already")
     batching = BatchingConfig() if options["batchplan"] is not None else config_from(_planning(options))
+    if options["output"] is None and DistributedConfig.from_env().is_distributed:
+        raise click.UsageError("--output is needed where several ranks run: each of them would look for a free name by itself")
     output = options["output"] or _new_output()
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
     return SftConfig(**values)
@@ -160,9 +164,11 @@ def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> Any:
     config = SftConfig.from_dict(load_saved(checkpoint).config)
     values = {name: value for name, value in _plain(options).items() if name in given}
     if given & set(_ROWS):
-        values["format"] = _format(options)
+        values["format"] = replace(config.format, **{name: options[name] for name in _ROWS if name in given})
     if given & (PLANNING - {"seed"}):
-        values["batching"] = config_from(_planning(options))
+        values["batching"] = overlaid(config.batching, _planning(options), given - {"seed"})
+    if options["resume"] and options["output"] and Path(options["output"]).resolve() != checkpoint.parent.resolve():
+        raise click.UsageError(f"a resumed run goes on where it is: leave out --output, or move {checkpoint.parent} first")
     values["output"] = str(checkpoint.parent)
     return config.resumed(**values)
 
@@ -181,7 +187,7 @@ def _format(options: dict[str, Any]) -> RowFormat:
 
 
 def _new_output() -> str:
-    """The default output, or the first one behind it that holds no run. Torchrun's ranks must agree, so the launcher's run id counts."""
+    """The default output, or the first one behind it that holds no run."""
     number, output = 1, DEFAULT_OUTPUT
     while Path(output, "run.json").exists():
         number += 1

@@ -44,7 +44,10 @@ def fill_columns(
     with atomic_file(target, mode="w+b") as file:
         file.write(_head(format))
         file.flush()
-        os.posix_fallocate(file.fileno(), 0, end)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, end)
+        else:  # macOS
+            file.truncate(end)
         mapped = mmap.mmap(file.fileno(), end)  # closed with its last array
         arrays = {name: np.frombuffer(mapped, place["dtype"], place["size"], place["start"]) for name, place in places.items()}
         yield arrays

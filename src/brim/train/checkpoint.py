@@ -46,6 +46,8 @@ class Saved:
     step: int
     tokens: int
     schedule_steps: int
+    base: str | None
+    """With LoRA, the fingerprint of the weights below the adapters."""
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
@@ -96,9 +98,7 @@ def publish(model: Path, target: Path) -> None:
     ours = ("config.json", "adapter_config.json")
     with atomic_directory(target, replaces=lambda there: any((there / name).exists() for name in ours)) as directory:
         for file in model.iterdir():
-            try:
-                os.link(file, directory / file.name)
-            except OSError:
+            if file.suffix != ".safetensors" or not _linked(file, directory / file.name):  # small files are there to be edited
                 shutil.copyfile(file, directory / file.name)
 
 
@@ -126,7 +126,7 @@ def load_saved(path: Path) -> Saved:
         if _digest(path / name) != expected:
             raise DamagedError(f"{path / name} is damaged (its checksum differs){_earlier(path)}")
     position = CheckpointPosition(**state["position"])
-    return Saved(path, state["config"], position, state["step"], state["tokens"], state["schedule_steps"])
+    return Saved(path, state["config"], position, state["step"], state["tokens"], state["schedule_steps"], state["base"])
 
 
 def facts(
@@ -148,12 +148,33 @@ def checkpoints(output: Path) -> list[Path]:
     return [child for _, child in sorted(found)]
 
 
+def set_aside_later(output: Path, step: int) -> list[Path]:
+    """Rename the checkpoints after a step that is gone on from: they belong to another course of the run. Returns their new names."""
+    moved: list[Path] = []
+    for path in checkpoints(output):
+        if int(path.name.rpartition("-")[2]) > step:
+            number, target = 1, output / f"abandoned-{path.name}"
+            while target.exists():
+                number += 1
+                target = output / f"abandoned-{path.name}-{number}"
+            moved.append(path.rename(target))
+    return moved
+
+
 def forget_old(output: Path, keep: int) -> None:
     """Remove all but the last ones, and what a killed save left behind."""
     for path in checkpoints(output)[:-keep]:
         path.rename(path.with_name(f".{path.name}.old"))  # gone at once, whatever happens to the removal
     for leftover in output.glob(".checkpoint-*"):
         shutil.rmtree(leftover)
+
+
+def _linked(file: Path, target: Path) -> bool:
+    try:
+        os.link(file, target)
+    except OSError:  # another file system, or one without links
+        return False
+    return True
 
 
 def _earlier(path: Path) -> str:

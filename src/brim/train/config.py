@@ -1,7 +1,8 @@
 """The options of a supervised fine-tuning run, checked before anything heavy is loaded."""
 
+import math
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
 from brim.core.errors import MismatchError, OptionError, did_you_mean, one_of
@@ -10,6 +11,9 @@ from brim.plan.config import BatchingConfig
 
 Schedule = Literal["cosine", "linear", "constant"]
 Attention = Literal["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]
+
+PATHS = ("data", "model", "batchplan", "eval_data", "tokenizer")
+"""Where two ways to write one place are the same."""
 
 MAY_CHANGE = ("output", "save_every", "keep", "log_every", "eval_every", "num_workers", "tensorboard", "record_samples", "fsdp")
 """What a resumed run may have otherwise: nothing of it reaches the weights."""
@@ -76,12 +80,12 @@ class SftConfig:
                 raise OptionError(f"{name} must be at least 1, got {value}")
         for name in ("learning_rate", "lora_alpha"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise OptionError(f"{name} must be above 0, got {value}")
+            if value is not None and not 0 < value < math.inf:
+                raise OptionError(f"{name} must be above 0 and finite, got {value}")
         for name in ("warmup_steps", "weight_decay", "clip_norm", "lora_rank", "lora_dropout", "eval_split", "num_workers"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise OptionError(f"{name} must not be negative, got {value}")
+            if value is not None and not 0 <= value < math.inf:
+                raise OptionError(f"{name} must not be negative or infinite, got {value}")
         for name in ("eval_split", "lora_dropout"):
             if getattr(self, name) >= 1:
                 raise OptionError(f"{name} must be below 1, got {getattr(self, name)}")
@@ -96,6 +100,8 @@ class SftConfig:
             raise OptionError("eval_every needs something to evaluate on: give eval_data or eval_split")
         if not self.lora_rank and (self.lora_alpha is not None or self.lora_dropout or self.lora_targets is not None):
             raise OptionError("lora_alpha, lora_dropout and lora_targets need lora_rank")
+        if self.lora_rank and self.model == "tiny":
+            raise OptionError("adapters need a model that stays: train tiny first, then give its directory (OUTPUT/model) as the model")
         if self.fsdp and self.lora_rank:
             raise OptionError("fsdp shards full fine-tuning only; leave out fsdp or lora_rank")
         if self.batchplan is None and self.tokens_per_step is not None and self.batching.microbatches_per_step is not None:
@@ -132,13 +138,17 @@ class SftConfig:
         Raises:
             MismatchError: One was given that would change the run.
         """
-        changed = [name for name, value in given.items() if name not in MAY_CHANGE and _plain(value) != _plain(getattr(self, name))]
+        changed = [difference for name, value in given.items() if name not in MAY_CHANGE for difference in self._differences(name, value)]
         if changed:
-            listed = ", ".join(f"{name} ({getattr(self, name)} -> {given[name]})" for name in changed)
+            listed = ", ".join(changed)
             raise MismatchError(f"a resumed run must go on as it began, but these differ: {listed}; leave them out, or start a new run")
         return replace(self, **{name: value for name, value in given.items() if name in MAY_CHANGE})
 
-
-def _plain(value: Any) -> Any:
-    """Paths that mean the same place are the same."""
-    return os.path.realpath(value) if isinstance(value, str) and os.sep in value else value
+    def _differences(self, name: str, value: Any) -> list[str]:
+        mine = getattr(self, name)
+        if mine == value or (name in PATHS and mine and value and os.path.realpath(mine) == os.path.realpath(value)):
+            return []
+        if is_dataclass(mine):
+            old, new = asdict(mine), asdict(value)
+            return [f"{field} ({old[field]} -> {new[field]})" for field in old if old[field] != new[field]]
+        return [f"{name} ({mine} -> {value})"]

@@ -100,6 +100,8 @@ def _slides(model: Any, longest: int) -> bool:
 
 def _set(model: Any, name: str) -> None:
     inner = getattr(model, "get_base_model", lambda: model)()
+    if name == "flex_attention" and not next(model.parameters()).is_cuda:
+        raise OptionError("the attention flex_attention has no backward pass on the CPU; choose another, such as brim or sdpa")
     try:
         inner.set_attn_implementation(attention.register() if name == "brim" else name)
     except (ValueError, ImportError) as error:

@@ -10,8 +10,11 @@ import numpy as np
 
 from brim.core.errors import LengthError, MismatchError, OptionError
 from brim.core.extras import need
+from brim.core.fingerprint import fingerprint
+from brim.core.rng import raw_bits
 from brim.data.hf_tokenizer import HfTokenizer
 from brim.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig
 
@@ -47,6 +50,10 @@ def check_model(name: str) -> None:
     path = Path(name)
     if name == "tiny" or (path / "config.json").is_file():
         return
+    if (path / "adapter_config.json").is_file():
+        raise OptionError(
+            f"{name} holds a LoRA adapter, not a model; merge it into its base first (peft: merge_and_unload), or resume its run"
+        )
     if path.is_dir():
         inside = sorted(child for child in path.iterdir() if (child / "config.json").is_file())
         raise OptionError(f"{name} is not a model{f'; did you mean {inside[-1]}?' if inside else ' (it has no config.json)'}")
@@ -92,7 +99,7 @@ def load_model(config: SftConfig, tokenizer: Tokenizer) -> "nn.Module":
     """
     transformers = need("transformers", extra="train", user=USER)
     with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(config.seed)
+        torch.manual_seed(int(raw_bits(1, seed=config.seed, purpose="init")[0]) >> 1)
         model = _tiny(transformers, tokenizer) if config.model == "tiny" else _load(transformers, config.model)
         rows = model.get_input_embeddings().num_embeddings
         if tokenizer.vocab_size > rows:
@@ -152,21 +159,44 @@ def load_adapter(model: Any, checkpoint: Path) -> Any:
     return model
 
 
+def base_fingerprint(model: Any) -> str:
+    """Of the weights that are not trained: a thousand numbers of each, so that another model is noticed at once."""
+    frozen = [(name, weight.detach()) for name, weight in model.named_parameters() if not weight.requires_grad]
+    picked = {name: weight.reshape(-1)[:: max(1, weight.numel() // 1024)].float().cpu().numpy().view(np.int32) for name, weight in frozen}
+    return fingerprint(**picked)
+
+
 def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
     """
     Raises:
-        LengthError: A sequence is longer than the model has positions.
+        LengthError: A sequence is longer than the model has positions, or a row is padded to more.
     """
     most = getattr(model.config, "max_position_embeddings", None)
     units = plan.epochs.units
-    if most is None or int(units.length.max()) <= most:
+    if most is None or len(units) == 0:
         return
     unit = int(units.length.argmax())
-    id = plan.table.ids[int(units.samples(np.array([unit], np.int32))[0])]
-    raise LengthError(
-        f"sample {id!r} has {int(units.length[unit])} tokens, the model {name} has {most} positions; plan with --overflow-max {most} and "
-        "--overflow truncate, split or skip"
-    )
+    longest = int(units.length[unit])
+    if longest > most:
+        id = plan.table.ids[int(units.samples(np.array([unit], np.int32))[0])]
+        raise LengthError(
+            f"sample {id!r} has {longest} tokens, the model {name} has {most} positions; plan with --overflow-max {most} and --overflow "
+            "truncate, split or skip"
+        )
+    if (widest := _widest(plan, longest)) > most:
+        raise LengthError(
+            f"rows are padded to {widest} tokens, the model {name} has {most} positions; lower the bucket edges or --pad-to-multiple"
+        )
+
+
+def _widest(plan: BatchPlan, longest: int) -> int:
+    """How wide a row of one sample can be; packed rows are trained without padding."""
+    config = plan.config
+    if config.packing is not None:
+        return longest
+    if config.pad_policy is PadPolicy.PAD_TO_BUCKET and plan.buckets is not None:
+        longest = min(width for width in plan.buckets.widths if width >= longest)
+    return -(-longest // config.pad_to_multiple) * config.pad_to_multiple
 
 
 def check_vocabulary(tokens: Any, model: Any, name: str) -> None:

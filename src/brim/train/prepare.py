@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from brim.batch.belongs import check_belongs
-from brim.core.errors import OptionError
+from brim.core.errors import DataError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import permutation
 from brim.data.format import Layout, RowFormat
@@ -79,10 +79,36 @@ def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepa
     elif config.epochs is not None and config.epochs > plan.num_epochs:
         raise OptionError(f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for fewer")
     check_belongs(plan, store)
+    check_something_to_learn(store)
     eval_plan = None
     if eval_table is not None:
         eval_plan = BatchPlan.build(eval_table, _for_evaluation(plan.config), num_epochs=1)
     return Prepared(plan, store, eval_plan, eval_store)
+
+
+def check_something_to_learn(store: TokenStore) -> None:
+    """
+    Raises:
+        DataError: No sample has a token to be learned behind its first one.
+    """
+    firsts = int(np.count_nonzero(store.learned[store.starts[store.lengths > 0]]))
+    if int(np.count_nonzero(store.learned)) <= firsts:
+        raise DataError("there is nothing to learn in this data: every loss mask is 0, or every sample is one token long")
+
+
+def left_out(plan: BatchPlan) -> dict[str, int]:
+    """What of the data is not trained on as it is, by the options of the plan; empty if all of it is."""
+    counts, deal = plan.counts, plan.deal(0)
+    found = {
+        "samples skipped": counts.skipped,
+        "samples truncated": counts.truncated,
+        "tokens truncated": counts.truncated_tokens,
+        "samples split": counts.split,
+        "samples dropped in the first epoch": len(plan.dropped(0)),
+        "microbatches dropped in the first epoch": deal.dropped,
+        "microbatches repeated in the first epoch": deal.repeated,
+    }
+    return {name: many for name, many in found.items() if many}
 
 
 def _batching(config: SftConfig) -> BatchingConfig:

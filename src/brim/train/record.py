@@ -4,16 +4,19 @@ A run that was killed had taken steps after its last checkpoint. They are taken 
 history, not two.
 """
 
+import fcntl
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from brim.core.atomic import atomic_file
-from brim.core.errors import OptionError
+from brim.core.errors import BrimError, OptionError
 from brim.core.extras import need
+from brim.train.checkpoint import checkpoints
 from brim.train.config import SftConfig
 from brim.train.ranks import Ranks
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from brim.batch.torch import TensorBatch
     from brim.core.fill import Fill
 
-RUN, RUN_FORMAT = "run.json", "brim.run/1"
+RUN, RUN_FORMAT, LOCK = "run.json", "brim.run/1", ".lock"
 LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
 
 
@@ -46,16 +49,37 @@ class Report(Protocol):
     def eval_loss(self) -> float | None: ...
 
 
-def begin_output(output: Path, config: SftConfig) -> None:
-    """Make the directory of a run, with its options in it.
+def hold_output(output: Path) -> IO[bytes]:
+    """Make the directory of a run, and keep other processes out of it until the file that this returns is closed, or its process is gone.
 
     Raises:
-        OptionError: It holds a run already, or cannot be made.
+        OptionError: It cannot be made.
+        BrimError: Another process is training there.
     """
-    if (output / RUN).exists():
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        file = open(output / LOCK, "wb")  # noqa: SIM115  held by the run
+    except OSError as error:
+        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise OptionError(f"cannot write {output}: {reason or error}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise BrimError(f"another process is training in {output}; wait for it to end, or choose another --output") from None
+    except OSError:
+        pass  # a file system without locks
+    return file
+
+
+def begin_output(output: Path, config: SftConfig) -> None:
+    """Write the options of a new run. One that ended before its first checkpoint is begun again.
+
+    Raises:
+        OptionError: The directory holds a run already.
+    """
+    if (output / RUN).exists() and checkpoints(output):
         raise OptionError(f"{output} holds a run already; continue it with --resume, or choose another --output")
-    if output.exists() and not output.is_dir():
-        raise OptionError(f"cannot write {output}: a file is in the way")
     with atomic_file(output / RUN) as file:
         file.write(json.dumps({"format": RUN_FORMAT, "config": config.to_dict()}, indent=2).encode() + b"\n")
 
@@ -90,7 +114,7 @@ class Records:
         if self._log is None or not wanted:
             return
         values: dict[str, float] = {
-            "loss": report.loss,
+            **({} if math.isnan(report.loss) else {"loss": report.loss}),
             "learning_rate": report.learning_rate,
             "grad_norm": report.grad_norm,
             "tokens": tokens,

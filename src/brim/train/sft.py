@@ -5,6 +5,7 @@ many tokens that is: how the step was cut into microbatches, rows and ranks does
 steps and says which steps of the plan are done; a run that goes on from it, on any number of ranks, takes exactly the others.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from brim.batch.torch import PlanLoader, TensorBatch, loader
-from brim.core.errors import BrimError, DataError, MismatchError
+from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.data.token_store import TokenStore
@@ -25,11 +26,11 @@ from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.config import SftConfig
 from brim.train.loss import SftLoss, choose_attention
-from brim.train.model import check_lengths, check_model, check_vocabulary, find_tokenizer, load_adapter, load_model
+from brim.train.model import base_fingerprint, check_lengths, check_model, check_vocabulary, find_tokenizer, load_adapter, load_model
 from brim.train.optimizer import moments, restore_moments, whole
-from brim.train.prepare import Bar, Prepared, no_bar, prepare, step_size
+from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks, wrap
-from brim.train.record import Records, begin_output, unbegin_output
+from brim.train.record import Records, begin_output, hold_output, unbegin_output
 from brim.train.repro import SCRIPT, save_repro
 from brim.train.schedule import learning_rate
 from brim.train.step import NotFiniteError, Stepper
@@ -78,6 +79,8 @@ class SftResult:
     model: Path
     stopped: bool
     """Whether a signal ended it before its last step."""
+    left_out: dict[str, int]
+    """What of the data was skipped, cut or dropped, by the options of the plan."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -131,25 +134,37 @@ class SftRun:
         """Everything that can be refused is refused here, before the first step."""
         self.config, self.ranks, self.output = config, ranks, Path(config.output)
         self._stop = self._stopping = False
+        self._held: IO[bytes] | None = None
         with self._claimed(new=saved is None):
-            check_model(config.model)
+            loaded = _source(config, saved)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
-            self.tokenizer: Tokenizer = find_tokenizer(config, planned)
+            self.tokenizer: Tokenizer = find_tokenizer(loaded, planned)
             self.prepared = self._prepare(bar)
             self.plan = self._stepped(self.prepared.plan, saved)
             _check_same_plan(self.plan, saved)
-            self.model: Any = self._load_model(saved)
+            self.model: Any = self._load_model(loaded, saved)
             self._wrap(saved)
 
     @contextmanager
     def _claimed(self, *, new: bool) -> Generator[None, None, None]:
         """One run to a directory; a run that never began leaves it free. All ranks begin, or none."""
-        self.ranks.together(lambda: begin_output(self.output, self.config) if new and self.ranks.is_main else None)
+
+        def claim() -> None:
+            self._held = hold_output(self.output)
+            if new:
+                begin_output(self.output, self.config)
+
+        try:
+            self.ranks.together(lambda: claim() if self.ranks.is_main else None)
+        except BaseException:
+            self.close()
+            raise
         try:
             yield
         except BaseException:
             if new and self.ranks.is_main:
                 unbegin_output(self.output)
+            self.close()
             raise
 
     def _prepare(self, bar: Bar) -> Prepared:
@@ -165,16 +180,21 @@ class SftRun:
             return plan.with_step_size(step_size(self.config.tokens_per_step, plan.config.token_budget))
         return plan if plan.config.microbatches_per_step else plan.with_step_size(self.ranks.world_size)
 
-    def _load_model(self, saved: Saved | None) -> Any:
-        config = self.config
-        if saved is None:
-            model = load_model(config, self.tokenizer)
-        elif config.lora_rank:
-            model = load_adapter(load_model(config, self.tokenizer), saved.path)
-        else:
-            model = load_model(replace(config, model=str(saved.path / files.MODEL)), self.tokenizer)
-        check_lengths(self.plan, model, config.model)
-        check_vocabulary(self.prepared.store.tokens, model, config.model)
+    def _load_model(self, source: SftConfig, saved: Saved | None) -> Any:
+        """`source` says where the weights are: in the model that was given, or in the checkpoint."""
+        if saved is not None and not self.config.lora_rank:
+            source = replace(source, model=str(saved.path / files.MODEL))
+        model = load_model(source, self.tokenizer)
+        self.base = base_fingerprint(model) if self.config.lora_rank else None
+        if saved is not None and self.config.lora_rank:
+            if self.base != saved.base:
+                raise MismatchError(f"{saved.path} has adapters for another model than what is in {self.config.model} now")
+            load_adapter(model, saved.path)
+        prepared = self.prepared
+        for plan, store in ((self.plan, prepared.store), (prepared.eval_plan, prepared.eval_store)):
+            if plan is not None and store is not None:
+                check_lengths(plan, model, self.config.model)
+                check_vocabulary(store.tokens, model, self.config.model)
         return model
 
     def _wrap(self, saved: Saved | None) -> None:
@@ -210,13 +230,39 @@ class SftRun:
 
     def _count_steps(self) -> int:
         steps = sum(self.plan.deal(epoch).steps for epoch in range(self.epochs))
+        if steps == 0:
+            raise DataError("the plan has no step to take: --drop-last or --remainder drop leaves nothing of so little data")
         return min(steps, self.config.max_steps or steps)
 
     def train(self, on_step: Callable[[StepReport], None] | None = None, on_message: Callable[[str], None] | None = None) -> SftResult:
         """Take the steps that are left."""
+        say = on_message or _silent
+        try:
+            return self._train(on_step, say)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let others into the output."""
+        if self._held is not None:
+            self._held.close()
+
+    def _announce(self, say: Callable[[str], None]) -> None:
+        """What a user would want to have been told."""
+        if not self.ranks.is_main:
+            return
+        for path in files.set_aside_later(self.output, self.step):
+            say(f"a later checkpoint is out of the way, as {path}")
+        if found := left_out(self.plan):
+            say("by the options of the plan: " + ", ".join(f"{many:,} {what}" for what, many in found.items()))
+        if self.plan.step_size < self.ranks.world_size:
+            say(f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some have nothing to do in it")
+
+    def _train(self, on_step: Callable[[StepReport], None] | None, say: Callable[[str], None]) -> SftResult:
         began, reports, fill, tokens = time.monotonic(), _Ends(), Fill(), 0
+        self._announce(say)
         self.stepper.module.train()
-        with self._signals(on_message or _silent), Records(self.config, self.ranks, after=self.step) as records:
+        with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
             for batches in self._batches():
                 report = self._take_step(batches)
                 records.samples(report.step, batches)
@@ -244,6 +290,7 @@ class SftRun:
             fill=fill,
             model=self._finish(stopped),
             stopped=stopped,
+            left_out=left_out(self.plan),
         )
 
     def _batches(self) -> Iterator[list[TensorBatch]]:
@@ -324,6 +371,7 @@ class SftRun:
             world_size=self.ranks.world_size,
             learning_rate=self.rate(self.step),
             tokenizer=self.tokenizer.fingerprint,
+            base=self.base,
         )
 
         def write() -> None:
@@ -377,9 +425,21 @@ class _Ends:
 
     def add(self, report: StepReport) -> None:
         self.count += 1
-        self.first = report.loss if self.first is None else self.first
-        self.last = report.loss
+        if not math.isnan(report.loss):  # a step with nothing to learn
+            self.first = report.loss if self.first is None else self.first
+            self.last = report.loss
         self.evaluated = self.evaluated if report.eval_loss is None else report.eval_loss
+
+
+def _source(config: SftConfig, saved: Saved | None) -> SftConfig:
+    """Where model and tokenizer come from: as given, or from the checkpoint if the model has gone since; it holds all that is needed."""
+    try:
+        check_model(config.model)
+    except OptionError:
+        if saved is None or config.lora_rank:
+            raise
+        return replace(config, model=str(saved.path / files.MODEL))
+    return config
 
 
 def _check_same_plan(plan: BatchPlan, saved: Saved | None) -> None:

@@ -30,7 +30,7 @@ class Moved(NamedTuple):
     """What a step was like, over all ranks."""
 
     loss: float
-    """The mean over what is learned."""
+    """The mean over what is learned; NaN if nothing is."""
     grad_norm: float
 
 
@@ -59,7 +59,7 @@ class Stepper:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return Moved(total / max(learned, 1), norm)
+        return Moved(total / learned if learned else math.nan, norm)
 
     def _backward(self, batch: TensorBatch, learned: float, *, last: bool) -> "Tensor":
         ranks = self._ranks
