@@ -1,6 +1,6 @@
-"""The compiled kernel. Everything else about the package is in pyproject.toml.
+"""The compiled kernels. Everything else about the package is in pyproject.toml.
 
-The kernel is optional: where it cannot be compiled, its NumPy twin does the same work, slower.
+The kernels are optional: where they cannot be compiled, their NumPy twins do the same work, slower.
 """
 
 from setuptools import Extension, setup
@@ -8,13 +8,14 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "brim.plan._kernel",
-            ["src/brim/plan/_kernel.c"],
+            f"brim.{part}._kernel",
+            [f"src/brim/{part}/_kernel.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["-O3"],
             py_limited_api=True,
             optional=True,
         )
+        for part in ("plan", "batch")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -25,7 +25,10 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
 STAMP = ROOT / ".venv-bench" / "brim-bench.json"
-PACKAGES = ("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "tokenizers", "torch", "pyarrow")
+PACKAGES = (
+    *("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "tokenizers", "torch", "pyarrow"),
+    *("accelerate", "datasets", "torchdata"),
+)
 
 
 def lognormal(n: int, *, longest: int = 2048) -> NDArray[np.int32]:
@@ -98,6 +101,12 @@ def timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
 def _cpu() -> float:
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def peak_memory() -> float:
+    """In MB of a million bytes. Not `ru_maxrss`, in which a child that was started by vfork finds the peak of its parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def add_ratios(rows: Iterable[Row], to: str) -> None:

@@ -27,6 +27,7 @@ INPUTS = (
     ROOT / "pyproject.toml",
     ROOT / "setup.py",
     ROOT / "src/brim/plan/_kernel.c",
+    ROOT / "src/brim/batch/_kernel.c",
     Path(__file__),
 )
 

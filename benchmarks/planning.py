@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import Contender, Report, Row, add_ratios, lognormal, print_table, race
+from harness import Contender, Report, Row, add_ratios, lognormal, peak_memory, print_table, race
 from numpy.typing import NDArray
 
 from brim import BatchingConfig, BatchPlan, BatchPlanBuilder, LengthCache, PackingConfig, pack
@@ -254,12 +254,6 @@ def measure_here(task: str, path: str) -> dict[str, float]:
         result = BatchPlan.build(table, BatchingConfig(token_budget=BUDGET, **options)).get_epoch(0)
     assert len(result)
     return {"start MB": start, "peak MB": peak_memory()}
-
-
-def peak_memory() -> float:
-    """In MB of a million bytes. Not `ru_maxrss`, in which a child that was started by vfork finds the peak of its parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 from harness import RESULTS, print_table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("packing", "planning", "lengths")
+NAMES = ("packing", "planning", "lengths", "collation", "resume", "sft")
+SIZED = ("packing", "planning", "lengths")
 QUICK = ("--sizes", "100000")
+FULL = ("packing", "lengths")
 
 Table = dict[str, Any]
 Line = dict[str, Any]
@@ -33,7 +35,7 @@ class Claim(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="100,000 lengths only: a look at whether everything runs")
+    parser.add_argument("--quick", action="store_true", help="100,000 lengths, few steps: a look at whether everything runs")
     parser.add_argument("--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows")
     options = parser.parse_args()
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
@@ -47,7 +49,8 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         path.unlink(missing_ok=True)
         started = time.monotonic()
-        arguments = [*(QUICK if options.quick else ()), *(["--full"] if options.full and name != "planning" else ())]
+        quick = (QUICK if name in SIZED else ("--quick",)) if options.quick else ()
+        arguments = [*quick, *(["--full"] if options.full and name in FULL else ())]
         status = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *arguments]).returncode
         print(f"{name} took {time.monotonic() - started:.0f} s\n", flush=True)
         if status:
@@ -124,7 +127,47 @@ def lengths(tables: list[Table]) -> Iterator[Claim]:
         yield Claim(claim, f"{wall:.2f} ({cpu:.2f} by CPU seconds)", wall >= 0.8)
 
 
-CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {"packing": packing, "planning": planning, "lengths": lengths}
+def collation(tables: list[Table]) -> Iterator[Claim]:
+    for table in tables:
+        what = "an epoch" if table["subject"] == "epoch" else f"a batch of {table['kind']} samples"
+        peer = line(table, "lists, torch.tensor, pad_sequence")
+        yield times(f"collating {what}: 5x pad_sequence on lists", line(table, "brim collate, padded int64"), peer, 5)
+
+
+def resume(tables: list[Table]) -> Iterator[Claim]:
+    table = pick(tables, n=1_000_000, tenth=5)
+    brim = line(table, "brim loader")
+    yield times("resume in the middle of 1,000,000 samples: 100x skipping", brim, line(table, "torch DataLoader, skipping, 0 workers"), 100)
+    exact = [row["exact"] for table in tables for row in lines(table) if row["name"].startswith("brim")]
+    yield Claim("resume: the batch that an uninterrupted run has", f"{exact.count('yes')} of {len(exact)}", set(exact) == {"yes"})
+
+
+def sft(tables: list[Table]) -> Iterator[Claim]:
+    table = pick(tables, subject="sft")
+    packed = quickest(table, "brim packed")
+    yield faster("SFT, packed: 2x the tokens/s of random padded batches", packed, line(table, "random padded batches"), 2)
+    yield faster("SFT, packed: not behind TRL's packing (0.95x)", packed, quickest(table, "TRL packing"), 0.95)
+    trainer = line(table, "TRL SFTTrainer, packing")
+    yield faster("brim train sft, packed: not behind TRL's SFTTrainer (0.95x)", line(table, "brim train sft, packed"), trainer, 0.95)
+
+
+def quickest(table: Table | None, name: str) -> Line | None:
+    """The best of its variants."""
+    return max((row for row in lines(table) if row["name"].startswith(name)), key=lambda row: row["tokens/s"], default=None)
+
+
+def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Claim:
+    if brim is None or peer is None:
+        return Claim(claim, "-", None)
+    wall = brim["tokens/s"] / peer["tokens/s"]
+    cpu = wall * (brim["seconds"] / brim["cpu_seconds"]) / (peer["seconds"] / peer["cpu_seconds"])
+    return Claim(claim, f"{wall:.2f}x ({cpu:.2f}x by CPU seconds; {brim['name']}, {peer['name']})", wall >= least)
+
+
+CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
+    **{"packing": packing, "planning": planning, "lengths": lengths},
+    **{"collation": collation, "resume": resume, "sft": sft},
+}
 
 
 def times(claim: str, brim: Line | None, peer: Line | None, least: float) -> Claim:

@@ -16,7 +16,15 @@ from brim.data.sample import Sample
 from brim.data.token_store import Spans, TokenSource, TokenStore
 from brim.plan.epoch import MicrobatchSpec
 
+try:
+    from brim.batch import _kernel as kernel
+except ImportError:  # not compiled here: `_fill` does the same work
+    kernel = None
+
 Integers = NDArray[np.integer[Any]]
+
+KINDS = {np.dtype(np.uint16): "H", np.dtype(np.uint32): "I", np.dtype(np.int32): "i"}
+"""What the kernel calls the types of the tokens that it can read."""
 
 
 def collate(
@@ -97,33 +105,47 @@ def pad_sequences(
 
 def _lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]) -> dict[str, Any]:
     """Sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before it in its row."""
-    width, sizes = shape[1], np.diff(row_ptr)
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = ends - lengths
-    rows_begin = np.repeat(begins[row_ptr[:-1]], sizes) if len(begins) else begins
-    place = np.repeat(np.arange(len(sizes)), sizes) * width + begins - rows_begin
-    number = np.arange(len(lengths)) - np.repeat(row_ptr[:-1], sizes) + 1
-    tokens = np.full(shape, pad_id, dtype)
-    segment_ids, positions, loss_mask = np.zeros(shape, np.int32), np.zeros(shape, dtype), np.zeros(shape, np.uint8)
-    _copy(spans, place, number, lengths, tokens, segment_ids, positions, loss_mask)
-    labels = np.full(shape, IGNORED, dtype)
-    np.copyto(labels, tokens, where=loss_mask.view(np.bool_))
+    tokens, positions, labels = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
+    segment_ids, loss_mask = np.empty(shape, np.int32), np.empty(shape, np.uint8)
+    arrays = (tokens, segment_ids, positions, loss_mask, labels)
+    kind = KINDS.get(spans.tokens.dtype)
+    if kernel is not None and kind is not None:
+        lengths, row_ptr = np.ascontiguousarray(lengths, np.int32), np.ascontiguousarray(row_ptr, np.int64)
+        kernel.lay_out(*spans, lengths, row_ptr, kind, *shape, pad_id, IGNORED, *arrays)
+    else:
+        _fill(spans, lengths, row_ptr, pad_id, *arrays)
     cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
-    cu_seqlens[1:] = ends
+    np.cumsum(lengths, out=cu_seqlens[1:])
     named = {"tokens": tokens, "segment_ids": segment_ids, "positions": positions, "loss_mask": loss_mask, "labels": labels}
     return {**named, "cu_seqlens": cu_seqlens}
 
 
-def _copy(
-    spans: Spans, place: Integers, number: Integers, lengths: Integers, tokens: Any, segment_ids: Any, positions: Any, loss_mask: Any
+def _fill(
+    spans: Spans,
+    lengths: Integers,
+    row_ptr: Integers,
+    pad_id: int,
+    tokens: Any,
+    segment_ids: Any,
+    positions: Any,
+    loss_mask: Any,
+    labels: Any,
 ) -> None:
-    """The first token of a segment is never a target, so its mask stays 0."""
+    """The twin of the kernel. The first token of a segment is never a target, so its mask stays 0."""
+    width, sizes = tokens.shape[1], np.diff(row_ptr)
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    rows_begin = np.repeat(begins[row_ptr[:-1]], sizes) if len(begins) else begins
+    place = np.repeat(np.arange(len(sizes)), sizes) * width + begins - rows_begin
+    number = np.arange(len(lengths)) - np.repeat(row_ptr[:-1], sizes) + 1
+    for array, padding in ((tokens, pad_id), (segment_ids, 0), (positions, 0), (loss_mask, 0), (labels, IGNORED)):
+        array.fill(padding)
     source_tokens, source_learned, begin = spans
-    tokens, segment_ids, positions, loss_mask = (array.reshape(-1) for array in (tokens, segment_ids, positions, loss_mask))
+    to_tokens, to_segment_ids, to_positions, to_mask = (array.reshape(-1) for array in (tokens, segment_ids, positions, loss_mask))
     ramp = np.arange(int(lengths.max(initial=0)), dtype=positions.dtype)
     for start, segment, source, size in zip(place.tolist(), number.tolist(), begin.tolist(), lengths.tolist(), strict=True):
         end = start + size
-        tokens[start:end] = source_tokens[source : source + size]
-        loss_mask[start + 1 : end] = source_learned[source + 1 : source + size]
-        segment_ids[start:end] = segment
-        positions[start:end] = ramp[:size]
+        to_tokens[start:end] = source_tokens[source : source + size]
+        to_mask[start + 1 : end] = source_learned[source + 1 : source + size]
+        to_segment_ids[start:end] = segment
+        to_positions[start:end] = ramp[:size]
+    np.copyto(labels, tokens, where=loss_mask.view(np.bool_))

@@ -1,0 +1,170 @@
+/* One pass over a batch: tokens, segments, positions, what is learned and labels, padding included.
+ *
+ * The twin is in brim/batch/collate.py; it is the reference in the tests and does the work where this file was not compiled. Shapes are
+ * the caller's business; that nothing is read or written outside of its buffer is checked here.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Where a batch is read from and written to. Arrays of [rows, width] are contiguous. */
+typedef struct {
+    const void *source;
+    const uint8_t *learned;
+    const int64_t *begin, *row_ptr;
+    const int32_t *lengths;
+    int64_t rows, filled, width, pad_id, ignored;
+    void *tokens, *positions, *labels;
+    int32_t *segment_ids;
+    uint8_t *loss_mask;
+} Layout;
+
+/* One function for each pair of source and output types. The first token of a segment is never a target, so its mask is 0. */
+#define LAY_OUT(NAME, IN, OUT)                                                                                                            \
+    static void NAME(const Layout *at)                                                                                                    \
+    {                                                                                                                                     \
+        const OUT pad = (OUT)at->pad_id, ignored = (OUT)at->ignored;                                                                      \
+        for (int64_t row = 0; row < at->rows; row++) {                                                                                    \
+            OUT *restrict tokens = (OUT *)at->tokens + row * at->width;                                                                   \
+            OUT *restrict positions = (OUT *)at->positions + row * at->width;                                                             \
+            OUT *restrict labels = (OUT *)at->labels + row * at->width;                                                                   \
+            int32_t *restrict segment_ids = at->segment_ids + row * at->width;                                                            \
+            uint8_t *restrict mask = at->loss_mask + row * at->width;                                                                     \
+            int64_t left = at->width, first = row < at->filled ? at->row_ptr[row] : 0, last = row < at->filled ? at->row_ptr[row + 1] : 0; \
+            for (int64_t s = first; s < last; s++) {                                                                                      \
+                const int64_t size = at->lengths[s];                                                                                      \
+                const IN *restrict from = (const IN *)at->source + at->begin[s];                                                          \
+                const uint8_t *restrict learned = at->learned + at->begin[s];                                                             \
+                const int32_t number = (int32_t)(s - first + 1);                                                                          \
+                for (int64_t i = 0; i < size; i++)                                                                                        \
+                    tokens[i] = (OUT)from[i];                                                                                             \
+                for (int64_t i = 0; i < size; i++)                                                                                        \
+                    labels[i] = learned[i] ? (OUT)from[i] : ignored;                                                                      \
+                for (int64_t i = 0; i < size; i++)                                                                                        \
+                    positions[i] = (OUT)i;                                                                                                \
+                for (int64_t i = 0; i < size; i++)                                                                                        \
+                    segment_ids[i] = number;                                                                                              \
+                if (size) {                                                                                                               \
+                    memcpy(mask, learned, size);                                                                                          \
+                    mask[0] = 0;                                                                                                          \
+                    labels[0] = ignored;                                                                                                  \
+                }                                                                                                                         \
+                tokens += size, positions += size, labels += size, segment_ids += size, mask += size, left -= size;                       \
+            }                                                                                                                             \
+            for (int64_t i = 0; i < left; i++)                                                                                            \
+                tokens[i] = pad;                                                                                                          \
+            for (int64_t i = 0; i < left; i++)                                                                                            \
+                labels[i] = ignored;                                                                                                      \
+            memset(positions, 0, left * sizeof(OUT));                                                                                     \
+            memset(segment_ids, 0, left * sizeof(int32_t));                                                                               \
+            memset(mask, 0, left);                                                                                                        \
+        }                                                                                                                                 \
+    }
+
+LAY_OUT(uint16_to_int32, uint16_t, int32_t)
+LAY_OUT(uint32_to_int32, uint32_t, int32_t)
+LAY_OUT(int32_to_int32, int32_t, int32_t)
+LAY_OUT(uint16_to_int64, uint16_t, int64_t)
+LAY_OUT(uint32_to_int64, uint32_t, int64_t)
+LAY_OUT(int32_to_int64, int32_t, int64_t)
+
+typedef void (*Loop)(const Layout *);
+
+static Loop choose(char source, int wide)
+{
+    switch (source) {
+    case 'H':
+        return wide ? uint16_to_int64 : uint16_to_int32;
+    case 'I':
+        return wide ? uint32_to_int64 : uint32_to_int32;
+    case 'i':
+        return wide ? int32_to_int64 : int32_to_int32;
+    default:
+        return NULL;
+    }
+}
+
+static int fits(const Layout *at, int64_t sequences, int64_t held)
+{
+    for (int64_t row = 0; row < at->filled; row++) {
+        const int64_t first = at->row_ptr[row], last = at->row_ptr[row + 1];
+        int64_t left = at->width;
+        if (first < 0 || last < first || last > sequences)
+            return 0;
+        for (int64_t s = first; s < last; s++) {
+            const int64_t size = at->lengths[s], begin = at->begin[s];
+            if (size < 0 || size > left || begin < 0 || begin > held - size)
+                return 0;
+            left -= size;
+        }
+    }
+    return 1;
+}
+
+/* lay_out(source, learned:uint8, begin:int64, lengths:int32, row_ptr:int64, kind of source, rows, width, pad_id, ignored,
+ *         tokens, segment_ids:int32, positions, loss_mask:uint8, labels)
+ *
+ * The source is of uint16 (kind H), uint32 (I) or int32 (i). Tokens, positions and labels are int32 or int64, as their size says.
+ */
+static PyObject *lay_out(PyObject *self, PyObject *args)
+{
+    enum { SOURCE, LEARNED, BEGIN, LENGTHS, ROW_PTR, TOKENS, SEGMENT_IDS, POSITIONS, LOSS_MASK, LABELS, BUFFERS };
+    Py_buffer b[BUFFERS];
+    int kind;
+    long long rows, width, pad_id, ignored;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*CLLLLw*w*w*w*w*", &b[SOURCE], &b[LEARNED], &b[BEGIN], &b[LENGTHS], &b[ROW_PTR], &kind, &rows,
+                          &width, &pad_id, &ignored, &b[TOKENS], &b[SEGMENT_IDS], &b[POSITIONS], &b[LOSS_MASK], &b[LABELS]))
+        return NULL;
+    const int64_t slots = b[LOSS_MASK].len, sequences = b[LENGTHS].len / (int64_t)sizeof(int32_t);
+    const int wide = b[TOKENS].len == slots * (int64_t)sizeof(int64_t);
+    const int64_t size = slots * (int64_t)(wide ? sizeof(int64_t) : sizeof(int32_t));
+    const Loop loop = choose((char)kind, wide);
+    Layout at = {
+        .source = b[SOURCE].buf,
+        .learned = b[LEARNED].buf,
+        .begin = b[BEGIN].buf,
+        .row_ptr = b[ROW_PTR].buf,
+        .lengths = b[LENGTHS].buf,
+        .rows = rows,
+        .filled = b[ROW_PTR].len / (int64_t)sizeof(int64_t) - 1,
+        .width = width,
+        .pad_id = pad_id,
+        .ignored = ignored,
+        .tokens = b[TOKENS].buf,
+        .positions = b[POSITIONS].buf,
+        .labels = b[LABELS].buf,
+        .segment_ids = b[SEGMENT_IDS].buf,
+        .loss_mask = b[LOSS_MASK].buf,
+    };
+    const int64_t stored = b[SOURCE].len / (kind == 'H' ? 2 : 4), held = stored < b[LEARNED].len ? stored : b[LEARNED].len;
+    const int area = rows >= 0 && width >= 0 && (width == 0 || rows <= slots / width) && rows * width == slots;
+    int right = loop && area && at.filled >= 0 && at.filled <= rows && b[TOKENS].len == size && b[POSITIONS].len == size &&
+                b[LABELS].len == size && b[SEGMENT_IDS].len == slots * (int64_t)sizeof(int32_t) &&
+                b[BEGIN].len == sequences * (int64_t)sizeof(int64_t);
+    Py_BEGIN_ALLOW_THREADS
+    right = right && fits(&at, sequences, held);
+    if (right)
+        loop(&at);
+    Py_END_ALLOW_THREADS
+    for (int i = 0; i < BUFFERS; i++)
+        PyBuffer_Release(&b[i]);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "the sequences do not fit the arrays");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"lay_out", lay_out, METH_VARARGS, "Fill the arrays of a batch."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "brim.batch._kernel", NULL, 0, methods};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&module);
+}
