@@ -3,6 +3,7 @@
 import json
 import math
 import resource
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -217,7 +218,7 @@ def test_going_on_from_an_earlier_checkpoint_sets_the_later_ones_aside(options):
     said = []
     result = train_sft(config, resume=first, on_message=said.append)
     assert result.taken == 2
-    assert len(said) == 2
+    assert sum("a later checkpoint" in text for text in said) == 2
     assert len(list(Path(config.output).glob("abandoned-checkpoint-*"))) == 2
     assert find_checkpoint(config.output).name == f"checkpoint-{result.steps:08d}"
 
@@ -229,6 +230,53 @@ def test_a_run_is_one_process_at_a_time(options):
     with pytest.raises(BrimError, match="another process is training in"):
         train_sft(config, resume=find_checkpoint(config.output))
     held.close()
+    assert train_sft(config, resume=find_checkpoint(config.output)).taken == 0
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_again(options, small, tmp_path):
+    config = options(epochs=50, save_every=None)
+    world = World(config)
+    world.wait_for_step(2)
+    world.kill()
+    world.wait()
+    assert (Path(config.output) / "run.json").exists()
+    shorter = SftConfig(**{**vars(config), "epochs": 1})
+    result = train_sft(shorter)
+    assert [line["step"] for line in log(shorter)] == list(range(1, result.steps + 1))
+
+
+def test_what_the_plan_leaves_out_is_said(options):
+    said = []
+    result = train_sft(options(max_steps=1), on_message=said.append)
+    assert result.left_out["samples truncated"] > 0
+    assert any("samples truncated" in text for text in said)
+
+
+def test_a_step_with_nothing_to_learn_has_no_loss(options, tmp_path):
+    rows = [{"id": i, "input_ids": [7] * 40, "loss_mask": [int(i == 0)] * 40} for i in range(3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = options(data=str(tmp_path / "rows.jsonl"), batching=BatchingConfig(token_budget=40))
+    result = train_sft(config)
+    assert sum("loss" in line for line in log(config)) == 1
+    assert result.first_loss == result.last_loss > 0
+
+
+def test_a_full_run_is_resumed_without_the_model_it_began_from(options, small, tmp_path):
+    shutil.copytree(small / "model", tmp_path / "copy")
+    config = options(model=str(tmp_path / "copy"), save_every=1, keep=99, max_steps=6)
+    whole = train_sft(config)
+    shutil.rmtree(tmp_path / "copy")
+    first = sorted(Path(config.output).glob("checkpoint-*"))[0]
+    expected = weights(Path(config.output))
+    assert train_sft(config, resume=first).taken == whole.steps - 1
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights(Path(config.output)).items())
+
+
+def test_the_published_model_may_be_edited(options):
+    config = options(max_steps=1)
+    train_sft(config)
+    with open(Path(config.output) / "model" / "config.json", "a") as file:
+        file.write("\n")
     assert train_sft(config, resume=find_checkpoint(config.output)).taken == 0
 
 
@@ -270,6 +318,40 @@ def test_data_that_is_missing_or_too_long_is_refused(options, tmp_path):
     refused(options(batching=BatchingConfig(token_budget=64)), LengthError, "do not fit in 64 tokens")
 
 
+def test_adapters_are_not_resumed_on_another_model(options, small, tmp_path):
+    from transformers import LlamaForCausalLM
+
+    shutil.copytree(small / "model", tmp_path / "copy")
+    config = options(model=str(tmp_path / "copy"), lora_rank=2, max_steps=2, save_every=1)
+    train_sft(config)
+    refused(options("next", model=str(Path(config.output) / "model")), OptionError, "holds a LoRA adapter, not a model")
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "copy")
+    with torch.no_grad():
+        model.lm_head.weight.add_(1e-3)
+    model.save_pretrained(tmp_path / "copy")
+    refused(config, MismatchError, "has adapters for another model", resume=find_checkpoint(config.output), begun=True)
+
+
+def test_evaluation_data_and_padding_that_do_not_fit_the_model_are_refused(options, tmp_path):
+    (tmp_path / "long.jsonl").write_text(json.dumps({"id": "long", "text": "x" * 3000}) + "\n")
+    wide = BatchingConfig(token_budget=8192, overflow_max=600, **TRUNCATED)
+    refused(
+        options(eval_data=str(tmp_path / "long.jsonl"), batching=BatchingConfig(token_budget=4096)), LengthError, "sample 'long' has 3001"
+    )
+    (tmp_path / "foreign.jsonl").write_text(json.dumps({"id": "x", "input_ids": [1, 5000]}) + "\n")
+    refused(options(eval_data=str(tmp_path / "foreign.jsonl"), batching=wide), MismatchError, "holds the token 5000")
+    padded = BatchingConfig(token_budget=8192, overflow_max=2048, pad_to_multiple=3000, **TRUNCATED)
+    refused(options(batching=padded), LengthError, "rows are padded to 3000 tokens, the model .* has 2048 positions")
+
+
+def test_data_with_nothing_to_learn_and_plans_without_a_step_are_refused(options, tmp_path):
+    (tmp_path / "masked.jsonl").write_text(json.dumps({"input_ids": [1, 2, 3], "loss_mask": [1, 0, 0]}) + "\n")
+    refused(options(data=str(tmp_path / "masked.jsonl")), DataError, "nothing to learn")
+    none = BatchingConfig(token_budget=1024, microbatches_per_step=500, remainder="drop", **TRUNCATED)
+    refused(options(batching=none), DataError, "no step to take")
+    refused(options(attention="flex_attention"), OptionError, "no backward pass on the CPU")
+
+
 def test_an_output_that_holds_a_run_is_not_overwritten(options):
     config = options(max_steps=1)
     train_sft(config)
@@ -285,14 +367,14 @@ def test_resuming_from_another_plan_or_nothing_is_refused(options, small, tmp_pa
         find_checkpoint(tmp_path)
     with pytest.raises(MismatchError, match=r"these differ: learning_rate \(0.001 -> 0.5\)"):
         config.resumed(learning_rate=0.5)
-    assert config.resumed(save_every=7).save_every == 7
+    assert config.resumed(save_every=7, data=f"{config.data.rpartition('/')[0]}/./train.jsonl").save_every == 7
+    with pytest.raises(MismatchError, match=r"these differ: token_budget \(1024 -> 4096\), overflow \(truncate -> error\)"):
+        config.resumed(batching=BatchingConfig())
 
 
 @pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "model/model.safetensors", "model/config.json"])
 @pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])
 def test_a_damaged_checkpoint_is_named_with_the_one_before_it(options, checkpoints, name, how, tmp_path):
-    import shutil
-
     run = tmp_path / "copy"
     shutil.copytree(checkpoints, run)
     last = find_checkpoint(run)
@@ -386,6 +468,8 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_last_checkpoint(small, t
         ({"schedule": "wavy"}, "schedule must be one of"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"learning_rate": math.inf}, "learning_rate must be above 0 and finite"),
+        ({"model": "tiny", "lora_rank": 2}, "adapters need a model that stays"),
         ({"learning_rate": math.nan}, "learning_rate must be above 0"),
         ({"clip_norm": -1.0}, "clip_norm must not be negative"),
         ({"eval_split": 1.0}, "eval_split must be below 1"),

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from brim.core.errors import MismatchError, OptionError, did_you_mean, one_of
@@ -148,7 +148,7 @@ class SftConfig:
         mine = getattr(self, name)
         if mine == value or (name in PATHS and mine and value and os.path.realpath(mine) == os.path.realpath(value)):
             return []
-        if is_dataclass(mine):
+        if isinstance(mine, BatchingConfig | RowFormat):
             old, new = asdict(mine), asdict(value)
             return [f"{field} ({old[field]} -> {new[field]})" for field in old if old[field] != new[field]]
         return [f"{name} ({mine} -> {value})"]

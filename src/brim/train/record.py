@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import BrimError, OptionError
@@ -19,34 +19,13 @@ from brim.core.extras import need
 from brim.train.checkpoint import checkpoints
 from brim.train.config import SftConfig
 from brim.train.ranks import Ranks
+from brim.train.report import StepReport
 
 if TYPE_CHECKING:
     from brim.batch.torch import TensorBatch
-    from brim.core.fill import Fill
 
 RUN, RUN_FORMAT, LOCK = "run.json", "brim.run/1", ".lock"
 LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
-
-
-class Report(Protocol):
-    @property
-    def step(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def grad_norm(self) -> float: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def fill(self) -> "Fill": ...
-    @property
-    def eval_loss(self) -> float | None: ...
 
 
 def hold_output(output: Path) -> IO[bytes]:
@@ -108,7 +87,7 @@ class Records:
             for batch in batches:
                 self._samples.write({"step": step, "epoch": batch.epoch, "microbatch": batch.index, "samples": list(batch.ids)})
 
-    def curves(self, report: Report, tokens: int, *, last: bool) -> None:
+    def curves(self, report: StepReport, tokens: int, *, last: bool) -> None:
         """Now and then, at evaluations, and at both ends. `tokens` are those of all steps so far."""
         wanted = report.step % self._every == 0 or report.step == 1 or last or report.eval_loss is not None
         if self._log is None or not wanted:

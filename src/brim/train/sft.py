@@ -5,12 +5,11 @@ many tokens that is: how the step was cut into microbatches, rows and ranks does
 steps and says which steps of the plan are done; a run that goes on from it, on any number of ranks, takes exactly the others.
 """
 
-import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -31,6 +30,7 @@ from brim.train.optimizer import moments, restore_moments, whole
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks, wrap
 from brim.train.record import Records, begin_output, hold_output, unbegin_output
+from brim.train.report import Ends, SftResult, StepReport
 from brim.train.repro import SCRIPT, save_repro
 from brim.train.schedule import learning_rate
 from brim.train.step import NotFiniteError, Stepper
@@ -43,48 +43,6 @@ else:
 
 NAMED = 8
 """How many samples an error names."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one optimizer step was like, over all ranks."""
-
-    step: int
-    steps: int
-    epoch: int
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    tokens: int
-    """Without padding, in this step."""
-    seconds: float
-    fill: Fill
-    eval_loss: float | None = None
-
-
-@dataclass(frozen=True)
-class SftResult:
-    """How a run ended."""
-
-    steps: int
-    taken: int
-    """Of them, now: the others were taken before the run was resumed."""
-    first_loss: float | None
-    last_loss: float | None
-    eval_loss: float | None
-    tokens: int
-    """Trained on now, without padding."""
-    seconds: float
-    fill: Fill
-    model: Path
-    stopped: bool
-    """Whether a signal ended it before its last step."""
-    left_out: dict[str, int]
-    """What of the data was skipped, cut or dropped, by the options of the plan."""
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 def train_sft(
@@ -259,7 +217,7 @@ class SftRun:
             say(f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some have nothing to do in it")
 
     def _train(self, on_step: Callable[[StepReport], None] | None, say: Callable[[str], None]) -> SftResult:
-        began, reports, fill, tokens = time.monotonic(), _Ends(), Fill(), 0
+        began, reports, fill, tokens = time.monotonic(), Ends(), Fill(), 0
         self._announce(say)
         self.stepper.module.train()
         with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
@@ -412,23 +370,6 @@ class SftRun:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@dataclass
-class _Ends:
-    """The first and the last of the reports."""
-
-    count: int = 0
-    first: float | None = None
-    last: float | None = None
-    evaluated: float | None = None
-
-    def add(self, report: StepReport) -> None:
-        self.count += 1
-        if not math.isnan(report.loss):  # a step with nothing to learn
-            self.first = report.loss if self.first is None else self.first
-            self.last = report.loss
-        self.evaluated = self.evaluated if report.eval_loss is None else report.eval_loss
 
 
 def _source(config: SftConfig, saved: Saved | None) -> SftConfig:

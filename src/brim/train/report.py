@@ -1,0 +1,66 @@
+"""What a run tells whoever watches it: of every step, and at the end."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from brim.core.fill import Fill
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one optimizer step was like, over all ranks."""
+
+    step: int
+    steps: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    tokens: int
+    """Without padding, in this step."""
+    seconds: float
+    fill: Fill
+    eval_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class SftResult:
+    """How a run ended."""
+
+    steps: int
+    taken: int
+    """Of them, now: the others were taken before the run was resumed."""
+    first_loss: float | None
+    last_loss: float | None
+    eval_loss: float | None
+    tokens: int
+    """Trained on now, without padding."""
+    seconds: float
+    fill: Fill
+    model: Path
+    stopped: bool
+    """Whether a signal ended it before its last step."""
+    left_out: dict[str, int]
+    """What of the data was skipped, cut or dropped, by the options of the plan."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class Ends:
+    """The first and the last of the reports: what a result tells of the steps between."""
+
+    count: int = 0
+    first: float | None = None
+    last: float | None = None
+    evaluated: float | None = None
+
+    def add(self, report: StepReport) -> None:
+        self.count += 1
+        if not math.isnan(report.loss):  # a step with nothing to learn
+            self.first = report.loss if self.first is None else self.first
+            self.last = report.loss
+        self.evaluated = self.evaluated if report.eval_loss is None else report.eval_loss
