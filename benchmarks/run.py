@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100,000 lengths, few steps: a look at whether everything runs")
     parser.add_argument("--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
     options = parser.parse_args()
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > cores / 4:
@@ -45,7 +46,7 @@ def main() -> None:
         )
     results: dict[str, Any] = {}
     crashed: list[str] = []
-    for name in NAMES:
+    for name in options.only:
         path = RESULTS / f"{name}.json"
         path.unlink(missing_ok=True)
         started = time.monotonic()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -65,7 +66,10 @@ def begin_output(output: Path, config: SftConfig) -> None:
 
 def unbegin_output(output: Path) -> None:
     """A run that was refused before its first step is none. What was tokenised stays for the next try."""
-    (output / RUN).unlink(missing_ok=True)
+    for name in (RUN, LOCK):
+        (output / name).unlink(missing_ok=True)
+    with suppress(OSError):  # something is in it
+        output.rmdir()
 
 
 class Records:
