@@ -409,7 +409,9 @@ def checkpoints(small, tmp_path_factory):
     return Path(config.output)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, small, tmp_path):
+@pytest.fixture
+def poisoned(small, tmp_path):
+    """A model that makes NaN of one token, and data in which one sample has it."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(small / "model")
@@ -418,7 +420,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, sma
     model.save_pretrained(tmp_path / "model")
     rows = [{"id": f"good-{i}", "text": "all is well " * 20} for i in range(40)] + [{"id": "bad", "text": "~"}]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = options(model=str(tmp_path / "model"), tokenizer="byte", data=str(tmp_path / "data.jsonl"), save_every=1)
+    return {"model": str(tmp_path / "model"), "tokenizer": "byte", "data": str(tmp_path / "data.jsonl")}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, poisoned):
+    config = options(**poisoned, save_every=1)
     with pytest.raises(BrimError, match=r"the loss of step \d+ is not finite: microbatch \d+ of epoch 0, samples .*'bad'") as caught:
         train_sft(config)
     directory = next(Path(config.output).glob("not-finite-*"))
@@ -430,17 +436,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, sma
     assert "loss sum nan" in shown.stdout, shown.stderr
 
 
-def test_a_loss_that_is_not_finite_on_one_rank_stops_all(options, small, tmp_path):
-    from transformers import LlamaForCausalLM
-
-    model = LlamaForCausalLM.from_pretrained(small / "model")
-    with torch.no_grad():
-        model.model.embed_tokens.weight[ord("~")] = math.nan
-    model.save_pretrained(tmp_path / "model")
-    rows = [{"id": f"good-{i}", "text": "all is well " * 20} for i in range(40)] + [{"id": "bad", "text": "~"}]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = options(model=str(tmp_path / "model"), tokenizer="byte", data=str(tmp_path / "data.jsonl"))
-    errors = [outcome["error"] for outcome in World(config, 2).wait()]
+def test_a_loss_that_is_not_finite_on_one_rank_stops_all(options, poisoned):
+    errors = [outcome["error"] for outcome in World(options(**poisoned), 2).wait()]
     assert sum("'bad'" in error for error in errors) == 1
     assert sum("on another rank; its error names the samples" in error for error in errors) == 1
 

@@ -332,7 +332,7 @@ def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
                 if stop.is_set():
                     return
             put(False, None)
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, it belongs to the thread that waits for the item
             put(False, error)
 
     thread = threading.Thread(target=work, name="brim-fetch", daemon=True)

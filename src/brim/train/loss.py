@@ -131,7 +131,7 @@ def keeps_segments_apart(model: Any, form: Segments) -> bool:
             both = model(**model_inputs(packed, form)).logits[0].float()
             rows = [torch.tensor(sample.input_ids[None], dtype=torch.int64, device=device) for sample in samples]
             alone = torch.cat([model(input_ids=row).logits[0].float() for row in rows])
-    except (OptionError, TypeError, ValueError, RuntimeError, NotImplementedError):
+    except (OptionError, TypeError, ValueError, RuntimeError):
         return False  # this model cannot be asked in this form
     finally:
         model.train(training)
