@@ -59,3 +59,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence to append to an error, or nothing: ' Did you mean "response"?'"""
     close = get_close_matches(word, list(known), n=1)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def at_least_one(**options: int | None) -> None:
+    """Refuse options below 1; None is an option that was not given."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise OptionError(f"{name} must be at least 1, got {value}")

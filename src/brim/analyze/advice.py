@@ -1,0 +1,94 @@
+"""What to choose, in one sentence, and what else is worth knowing. Words are made from numbers here and nowhere else."""
+
+from collections.abc import Sequence
+
+from brim.analyze.buckets import BucketAnalysis
+from brim.analyze.capacity import Capacity
+from brim.analyze.counts import LengthCounts
+from brim.analyze.strategies import Strategy
+from brim.analyze.suggest import BucketSuggestion
+
+ENOUGH = 1.02
+"""A strategy that costs less than this times the cheapest is as good, if it is simpler."""
+
+
+def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> Strategy:
+    """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to it."""
+    planned = [strategy for strategy in strategies if strategy.options]
+    best = min(planned, key=lambda strategy: strategy.price(capacity))
+    simple = next((strategy for strategy in planned if strategy.name == "sorted windows"), best)
+    return simple if simple.price(capacity) <= best.price(capacity) * ENOUGH else best
+
+
+def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> str:
+    """One sentence: what to choose, and why. The first strategy is what the others are compared with."""
+    before, chosen = strategies[0], choose_strategy(strategies, capacity)
+    gain = chosen.speedup(before, capacity)
+    if gain < ENOUGH:
+        return f"No way of batching gains anything worth having on these lengths: {before.name} waste {before.fill.waste:.1%}."
+    gained = f"padding falls from {before.fill.waste:.1%} with {before.name} to {chosen.fill.waste:.1%}"
+    verb = "costs" if capacity is None else "takes"
+    speed = f"an epoch {verb} {gain:.1f} times less" if gain >= 1.15 else f"an epoch {verb} {1 - 1 / gain:.0%} less"
+    speed += "" if capacity is None else " time by what was measured"
+    return f"Choose {chosen.name} (brim plan build {chosen.options}): {gained}, and {speed}; {_beside(strategies, chosen, capacity)}."
+
+
+def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity | None) -> str:
+    """How the other candidate compares: packing beside windows, windows beside packing."""
+    if chosen.name == "sorted windows":
+        packed = next((one for one in strategies if one.name.startswith("packed")), chosen)
+        more = 1 - 1 / packed.speedup(chosen, capacity)
+        if more > 0.0005:
+            return f"packing would save {more:.1%} more, and needs a model that keeps the samples of a row apart"
+        return "packing would save nothing more"
+    windows = next((one for one in strategies if one.name == "sorted windows"), chosen)
+    return f"a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} more with sorted windows"
+
+
+def notes(
+    counts: LengthCounts,
+    limit: int,
+    analysis: BucketAnalysis | None,
+    best: BucketSuggestion,
+    strategies: Sequence[Strategy],
+    capacity: Capacity | None = None,
+) -> tuple[str, ...]:
+    """What else is worth knowing, each in a sentence."""
+    found: list[str] = []
+    chosen = choose_strategy(strategies, capacity)
+    if capacity is not None and chosen.peak > capacity.largest.size:
+        found.append(
+            f"The largest batch of {chosen.name} has {chosen.peak:,} {capacity.unit}, and {capacity.largest.size:,} is the most that was "
+            f"measured to fit: -b {capacity.largest.size} is safe."
+        )
+    too_long = counts.samples - counts.up_to(limit).samples
+    if too_long:
+        share = "1 sample is" if too_long == 1 else f"{too_long:,} samples are"
+        found.append(
+            f"{share} longer than {limit:,} and counted as cut to it; a plan is told what to do with such samples by --overflow, and the "
+            f"longest has {int(counts.lengths[-1]):,} tokens."
+        )
+    if analysis is not None:
+        found += _about_buckets(analysis, best)
+    fixed = next((one for one in strategies if one.name.endswith("optimal buckets")), None)
+    if fixed is not None and fixed.shapes > 1:
+        found.append(
+            f"For a model that compiles one program per shape: {fixed.name} (brim plan build {fixed.options}) give {fixed.shapes} shapes "
+            f"at {fixed.fill.ratio:.1%} fill."
+        )
+    return tuple(found)
+
+
+def _about_buckets(analysis: BucketAnalysis, best: BucketSuggestion) -> list[str]:
+    found: list[str] = []
+    empty = [bucket for bucket in analysis.buckets if not bucket.sample_count]
+    if empty:
+        ends = ", ".join(f"{bucket.bucket_max_length:,}" for bucket in empty)
+        found.append(f"{'This bucket is' if len(empty) == 1 else 'These buckets are'} empty: the one{'s' * (len(empty) > 1)} up to {ends}.")
+    if best.analysis.fill.slots < analysis.fill.slots and best.analysis.too_long == analysis.too_long:
+        edges = ",".join(str(edge) for edge in best.edges)
+        found.append(
+            f"The buckets as they are fill {analysis.efficiency:.1%}; the best {best.num_buckets} fill {best.analysis.efficiency:.1%}: "
+            f"--bucket-edges {edges} --overflow-max {best.overflow_max}."
+        )
+    return found

@@ -1,0 +1,189 @@
+"""`brim bench`: what this machine can do, measured."""
+
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from brim.analyze.attempts import Attempts
+from brim.analyze.capacity import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
+from brim.analyze.capacity_plot import check_plot, save_plot
+from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
+from brim.core.errors import OptionError
+from brim.data.lengths import LengthCache
+from brim.train.config import SftConfig
+from brim.train.trial import TrainingTrial, draw_lengths
+
+Attempt = Callable[[int], Trial]
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+MULTIPLE = 64
+"""Budgets are multiples of this, or of a row's length."""
+BAR = 24
+LENGTH = 512
+
+
+def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """ "2GB" as bytes."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]I?)?B?", value.strip().upper())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a size such as 2GB, 900MB or 1.5GiB", ctx, param)
+    return int(float(match[1]) * UNITS[match[2] or ""])
+
+
+def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """ "5%" as 0.05."""
+    try:
+        return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share such as 5%", ctx, param) from None
+
+
+@click.command("batch-size")
+@click.option("-m", "--model", required=True, metavar="MODEL", help="tiny (built in), a directory, or a name in the local cache.")
+@click.option("-t", "--tokenizer", help="As for brim train sft.  [default: the model's own; for tiny that of the lengths, or byte]")
+@click.option("-l", "--lengths", metavar="FILE", help="Take the lengths of this cache: a draw of them, or for padded the longest.")
+@click.option("--length", type=int, help=f"Or one length for all.  [default: {LENGTH}]")
+@click.option(
+    "--layout", type=click.Choice(["packed", "padded"]), default="packed", show_default=True, help="Segments in one flat row, or full rows."
+)
+@click.option("--start", type=int, default=512, show_default=True, help="The first budget, in tokens.")
+@click.option("--most", type=int, help="The largest budget to try.  [default: what memory and --max-seconds allow]")
+@click.option("--memory", callback=_memory, metavar="SIZE", help="Such as 2GB.  [default: 90% of what is available; on a GPU, all it has]")
+@click.option("--max-seconds", type=float, default=10.0, show_default=True, help="A budget whose step takes longer is too slow.")
+@click.option("--steps", type=int, default=3, show_default=True, help="Timed steps for each budget, after one to warm up.")
+@click.option("--resolution", callback=_share, default="5%", show_default=True, metavar="SHARE", help="How exactly the largest is found.")
+@click.option("--lora-rank", type=int, default=0, show_default=True, help="Train low-rank adapters; 0 trains all weights.")
+@click.option("--bf16", is_flag=True, help="Compute in bfloat16; weights stay in float32.")
+@click.option(
+    "--attention",
+    type=click.Choice(["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]),
+    default="auto",
+    show_default=True,
+    help="How the model attends.",
+)
+@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the tokens and lengths that are drawn.")
+@click.option("-o", "--output", metavar="FILE", help="Also write the measurement here, as JSON.")
+@click.option("--plot", metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@json_option
+def batch_size(output: str | None, plot: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Find the largest token budget a model takes here, and how fast every budget is.
+
+    Takes real training steps, forward, backward and optimizer, in a process of its own that may run out of memory: doubles the budget
+    until it does, then bisects. Every token is learned, so real data takes no more memory. Peak memory is that of the whole process;
+    on a GPU, of its tensors.
+
+    \b
+    Examples:
+      brim bench batch-size --model tiny --memory 2GB
+      brim bench batch-size --model DIR -l lengths.brim --bf16 --plot curve.png
+      brim bench batch-size --model DIR --layout padded --length 2048 -o capacity.json
+
+    Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
+    """
+    _check_files(output, plot)
+    trial = _trial(options)
+    multiple = MULTIPLE if trial.layout == "packed" else trial.length
+    search = Search(unit="tokens", multiple=multiple, **{name: options[name] for name in ("start", "most", "resolution")})
+    asked = {name: options[name] for name in ("start", "most", "resolution", "max_seconds", "steps")}
+    with (
+        _progress(quiet=quiet) as shown,
+        Attempts(trial, memory=options["memory"], max_seconds=options["max_seconds"], steps=options["steps"]) as attempts,
+    ):
+        capacity = find_capacity(shown(attempts), search, measured={**attempts.facts, **asked})
+    try:
+        if output is not None:
+            capacity.save(output)
+        if plot is not None:
+            save_plot(capacity, plot, title=_title(capacity))
+    finally:  # it took minutes: it is shown also where it cannot be written
+        show_json(capacity.to_dict()) if as_json else _show(capacity)
+
+
+def _check_files(output: str | None, plot: str | None) -> None:
+    """What can be seen to be wrong with them is said before anything is measured."""
+    if plot is not None:
+        check_plot(plot)
+    for path in (output, plot):
+        if path is not None and Path(path).is_dir():
+            raise OptionError(f"cannot write {path}: it is a directory")
+
+
+def _trial(options: dict[str, Any]) -> TrainingTrial:
+    if options["lengths"] is not None and options["length"] is not None:
+        raise OptionError("give --length or --lengths, not both")
+    length, drawn, tokenizer = LENGTH if options["length"] is None else options["length"], None, options["tokenizer"]
+    if options["lengths"] is not None:
+        table = LengthCache.load(options["lengths"])
+        drawn = draw_lengths(table.lengths, options["seed"]) if options["layout"] == "packed" else None
+        length = max(int(table.lengths.max(initial=0)), 2)
+        if options["model"] == "tiny":
+            tokenizer = tokenizer or table.source.get("tokenizer")
+    same = {name: options[name] for name in ("model", "lora_rank", "bf16", "attention", "seed")}
+    config = SftConfig(**same, tokenizer=tokenizer, data="", output="")
+    return TrainingTrial(config=config, layout=options["layout"], length=length, drawn=drawn, memory=options["memory"])
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, None]:
+    """What makes attempts tell of themselves: a line on stderr for each, and in a terminal one that turns while it is under way."""
+    console = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
+    status = console.status("loading the model")
+
+    def shown(attempt: Attempt) -> Attempt:
+        def attempt_and_tell(size: int) -> Trial:
+            status.update(f"trying {size:,} tokens")
+            trial = attempt(size)
+            console.print(_line(trial))
+            return trial
+
+        return attempt_and_tell
+
+    with status if console.is_terminal and not quiet else nullcontext():
+        yield shown
+
+
+def _line(trial: Trial) -> str:
+    if trial.fits:
+        return f"{trial.size:,} tokens: {seconds_text(trial.seconds)} s, {human(trial.rate)} tokens/s, {bytes_text(trial.peak)}"
+    return f"{trial.size:,} tokens: {trial.why}{f', {trial.detail}' if trial.detail else ''}"
+
+
+def _show(capacity: Capacity) -> None:
+    facts = capacity.measured
+    shown = {
+        "model": f"{facts['model']}, {human(facts['trained_weights'])} of {human(facts['weights'])} weights trained, {facts['dtype']}",
+        "microbatch": f"{facts['layout']}, {_lengths(facts)}, attention {facts['attention']}",
+        "machine": f"{facts['device']}, {facts['cores']} cores, at most {bytes_text(facts['memory_limit'])}, torch {facts['torch']}",
+    }
+    show_facts(shown)
+    click.echo()
+    show_drawing(capacity.to_ascii, BAR)
+    click.echo()
+    show_prose(capacity.advice, plan_with(capacity))
+
+
+def plan_with(capacity: Capacity) -> str:
+    """What to type: a budget that is fast enough and holds the longest sample, where there is one that fits."""
+    longest, largest = capacity.measured["length"], capacity.largest.size
+    pack = " --pack" if capacity.measured["layout"] == "packed" else ""
+    if longest > largest:
+        return f"Plan with -b {largest}{pack} --overflow truncate, split or skip: {longest:,} tokens, the longest sample, do not fit."
+    return f"Plan with -b {max(capacity.knee.size, longest)}{pack}."
+
+
+def _lengths(facts: Any) -> str:
+    drawn = facts["lengths"] != "all the same"
+    return f"lengths drawn from the data, up to {facts['length']:,}" if drawn else f"all of {facts['length']:,} tokens"
+
+
+def _title(capacity: Capacity) -> str:
+    facts = capacity.measured
+    return f"{facts['model']}, {facts['layout']}, {_lengths(facts)}; {facts['device']}, {facts['cores']} cores"
