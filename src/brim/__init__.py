@@ -6,7 +6,7 @@ Names are loaded when they are first used, so `import brim` costs nothing and pu
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "brim.core.errors": ("BrimError", "DamagedError", "DataError", "LengthError", "MismatchError", "MissingExtraError", "OptionError"),
@@ -30,7 +30,14 @@ _HOMES = {
     "brim.batch.collate": ("collate", "default_collate", "pad_sequences"),
     "brim.batch.writer": ("BatchWriter",),
     "brim.batch.reader": ("BatchReader",),
-    "brim.analyze.histogram": ("LengthHistogram", "compute_length_histogram"),
+    "brim.plan.edges": ("OptimizationGoal",),
+    "brim.analyze.histogram": ("HistogramBin", "LengthHistogram", "compute_length_histogram"),
+    "brim.analyze.buckets": ("BucketAnalysis", "analyze_bucket_efficiency", "visualize_buckets"),
+    "brim.analyze.suggest": ("BucketSuggestion", "suggest_bucket_edges"),
+    "brim.analyze.strategies": ("Strategy", "compare_strategies"),
+    "brim.analyze.capacity": ("Capacity", "find_capacity"),
+    "brim.analyze.plan_report": ("PlanReport", "create_plan_report"),
+    "brim.analyze.report": ("BatchingEfficiencyReport", "create_efficiency_report"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -48,7 +55,13 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from brim.analyze.histogram import LengthHistogram, compute_length_histogram
+    from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency, visualize_buckets
+    from brim.analyze.capacity import Capacity, find_capacity
+    from brim.analyze.histogram import HistogramBin, LengthHistogram, compute_length_histogram
+    from brim.analyze.plan_report import PlanReport, create_plan_report
+    from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
+    from brim.analyze.strategies import Strategy, compare_strategies
+    from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
     from brim.batch.batch import Batch, CollatedBatch
     from brim.batch.collate import collate, default_collate, pad_sequences
     from brim.batch.masks import create_segment_attention_mask
@@ -63,6 +76,7 @@ if TYPE_CHECKING:
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
     from brim.plan.distributed import DistributedConfig, interleave_microbatches, shard_batch_plan
+    from brim.plan.edges import OptimizationGoal
     from brim.plan.epoch import EpochPlan, MicrobatchSpec
     from brim.plan.fingerprints import BatchFingerprint, compute_batch_fingerprint, verify_batch_fingerprint
     from brim.plan.metrics import BatchMetrics, BatchShapeHistogram
@@ -119,6 +133,21 @@ __all__ = [
     "pad_sequences",
     "BatchWriter",
     "BatchReader",
+    "OptimizationGoal",
+    "HistogramBin",
     "LengthHistogram",
     "compute_length_histogram",
+    "BucketAnalysis",
+    "analyze_bucket_efficiency",
+    "visualize_buckets",
+    "BucketSuggestion",
+    "suggest_bucket_edges",
+    "Strategy",
+    "compare_strategies",
+    "BatchingEfficiencyReport",
+    "create_efficiency_report",
+    "PlanReport",
+    "create_plan_report",
+    "Capacity",
+    "find_capacity",
 ]

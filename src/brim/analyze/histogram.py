@@ -1,12 +1,15 @@
 """Length histograms."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from brim.core.errors import DataError, OptionError
+from brim.analyze.counts import LengthCounts, SomeLengths
+from brim.core.drawing import bar
+from brim.core.errors import OptionError
+from brim.core.html import facts_html, table_html
 
 PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
 
@@ -32,31 +35,92 @@ class LengthHistogram:
     mean: float
     percentiles: dict[int, int]
     """The smallest length that at least so many percent of the samples do not exceed."""
+    counts: LengthCounts = field(repr=False, compare=False)
+    """How often each length occurs: what other analyses start from."""
+
+    def percentile(self, percent: float) -> int:
+        if not 0 <= percent <= 100:
+            raise OptionError(f"a percentile lies between 0 and 100, got {percent}")
+        return self.counts.percentile(percent)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "tokens": self.total,
+            "shortest": self.shortest,
+            "longest": self.longest,
+            "mean": self.mean,
+            "percentiles": {f"p{percent}": length for percent, length in self.percentiles.items()},
+            "bins": [asdict(bin) for bin in self.bins],
+        }
+
+    def to_ascii(self, width: int = 50, edges: Sequence[int] = ()) -> str:
+        """Bars of at most `width` characters, with a line where a bucket ends if `edges` are given."""
+        most = max(bin.count for bin in self.bins)
+        digits, numbers = len(str(self.longest)), len(f"{most:,}")
+        lines: list[str] = []
+        for bin in self.bins:
+            lines.append(f"{bin.low:>{digits}}-{bin.high:<{digits}} {bin.count:>{numbers},} {bar(bin.count / most, width)}".rstrip())
+            inside = [edge for edge in edges if bin.low <= edge <= bin.high]
+            if inside:
+                lines.append(
+                    f"{' ' * (2 * digits + 1)} {' ' * numbers} └ bucket{'s end' if len(inside) > 1 else ' ends'} at {_listed(inside)}"
+                )
+        named = "  ".join(f"p{percent} {length:,}" for percent, length in self.percentiles.items())
+        return "\n".join([*lines, f"mean {self.mean:,.1f}  {named}"])
+
+    def _repr_html_(self) -> str:
+        rows = [[f"{bin.low:,}-{bin.high:,}", bin.count, bin.count / self.count] for bin in self.bins]
+        facts = {"samples": self.count, "tokens": self.total, "mean": f"{self.mean:,.1f}"}
+        facts |= {f"p{percent}": length for percent, length in self.percentiles.items()}
+        return facts_html(facts, title="Lengths") + table_html(["length", "samples", "share"], rows, bars=2)
 
 
-def compute_length_histogram(lengths: NDArray[np.integer[Any]], num_bins: int = 20) -> LengthHistogram:
-    """Count lengths in `num_bins` bins of equal width (the last may be narrower); fewer where there are fewer distinct widths.
+Countable = SomeLengths | LengthCounts | LengthHistogram
+"""What can be analysed: lengths, or what was counted of them before."""
+
+
+def count_lengths(lengths: Countable) -> LengthCounts:
+    """How often each length occurs.
+
+    Raises:
+        DataError: There are no lengths.
+    """
+    return lengths.counts if isinstance(lengths, LengthHistogram) else LengthCounts.of(lengths)
+
+
+def compute_length_histogram(lengths: Countable, num_bins: int = 20, bin_width: int | None = None) -> LengthHistogram:
+    """Count lengths in `num_bins` bins of equal width (the last may be narrower), or in bins of `bin_width`.
+
+    There are fewer bins where there are fewer distinct widths.
 
     Raises:
         DataError: There are no lengths.
     """
     if num_bins < 1:
         raise OptionError(f"the number of bins must be at least 1, got {num_bins}")
-    if len(lengths) == 0:
-        raise DataError("there are no lengths to count")
-    counts = np.bincount(lengths)
-    below = np.cumsum(counts)
-    shortest, longest = int(np.flatnonzero(counts)[0]), len(counts) - 1
-    width = -(-(longest - shortest + 1) // num_bins)
-    lows = range(shortest, longest + 1, width)
-    bins = tuple(HistogramBin(low=low, high=min(low + width - 1, longest), count=int(counts[low : low + width].sum())) for low in lows)
-    total = int((counts * np.arange(len(counts))).sum())
+    if bin_width is not None and bin_width < 1:
+        raise OptionError(f"the width of a bin must be at least 1, got {bin_width}")
+    counts = count_lengths(lengths)
+    shortest, longest = int(counts.lengths[0]), int(counts.lengths[-1])
+    width = bin_width or -(-(longest - shortest + 1) // num_bins)
+    lows = np.arange(shortest, longest + 1, width)
+    highs = np.minimum(lows + width - 1, longest)
+    samples, _ = counts.sums(highs)
     return LengthHistogram(
-        bins=bins,
-        count=len(lengths),
-        total=total,
+        bins=tuple(
+            HistogramBin(low=low, high=high, count=count)
+            for low, high, count in zip(lows.tolist(), highs.tolist(), samples.tolist(), strict=True)
+        ),
+        count=counts.samples,
+        total=counts.tokens,
         shortest=shortest,
         longest=longest,
-        mean=total / len(lengths),
-        percentiles={percent: int(np.searchsorted(below, percent / 100 * len(lengths))) for percent in PERCENTILES},
+        mean=counts.tokens / counts.samples,
+        percentiles={percent: counts.percentile(percent) for percent in PERCENTILES},
+        counts=counts,
     )
+
+
+def _listed(edges: Sequence[int]) -> str:
+    return ", ".join(f"{edge:,}" for edge in edges)

@@ -22,6 +22,9 @@ TREE: Tree = {
             "info": ("brim.cli.plan_info:info", "Show what a plan holds."),
             "verify": ("brim.cli.plan_verify:verify", "Check that a plan belongs to lengths and options."),
             "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
+            "analyze": ("brim.cli.plan_analyze:analyze", "Compare ways of batching, and say which to choose."),
+            "suggest": ("brim.cli.plan_analyze:suggest", "Find the best bucket edges."),
+            "report": ("brim.cli.plan_report:report", "Write a page about a plan, to look at."),
         },
     ),
     "batch": (
@@ -32,6 +35,7 @@ TREE: Tree = {
         },
     ),
     "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
+    "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),
     "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),
 }

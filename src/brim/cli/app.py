@@ -1,5 +1,6 @@
 """Trees of commands that are loaded when they are called, and errors that are one line."""
 
+import io
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -46,6 +47,9 @@ class Group(click.Group):
 
 def run(name: str, help: str, tree: Tree) -> NoReturn:
     """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a bar that a terminal cannot show is no reason to fail
     app = click.version_option(__version__, prog_name=name)(Group(name, help, tree))
     sys.exit(_outcome(app, name))
 

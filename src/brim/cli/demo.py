@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from brim.analyze.plan_report import create_plan_report
 from brim.analyze.strategies import compare_strategies
 from brim.cli.show import measuring_progress, show_table
 from brim.data.lengths import LengthCache
@@ -27,9 +28,12 @@ RANDOM = 8
 @click.option("-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch.")
 @click.option("--steps", type=int, default=300, show_default=True, help="How many steps to train; 0 for none.")
 @click.option("-o", "--output", metavar="DIR", help="Keep what it writes here.  [default: a temporary directory]")
+@click.option(
+    "--report", metavar="FILE", help="Where the report about the plan goes.  [default: brim-demo.html, or report.html in --output]"
+)
 @click.pass_context
-def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | None) -> None:
-    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards, and a model trained by it.
+def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | None, report: str | None) -> None:
+    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards, a model trained by it, and a report to look at.
 
     \b
     Examples:
@@ -42,6 +46,7 @@ def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | 
         folder = Path(output or scratch)
         shown = folder if output else Path("DIR")
         held = _run(folder, shown, count, budget) and (not steps or _train(folder, shown, steps))
+        _report(folder, shown, Path(report) if report else (folder / "report.html" if output else Path("brim-demo.html")))
     ctx.exit(0 if held else 1)
 
 
@@ -82,6 +87,12 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
         ],
     )
     return whole and once and equal
+
+
+def _report(folder: Path, shown: Path, page: Path) -> None:
+    click.echo(f"\n$ brim plan report -p {shown / 'plan'} -l {shown / 'lengths.brim'} -o {page}")
+    create_plan_report(BatchPlan.load(folder / "plan"), lengths=LengthCache.load(folder / "lengths.brim")).save(page)
+    click.echo(f"  to look at in a browser: {page.resolve()}")
 
 
 def _train(folder: Path, shown: Path, steps: int) -> bool:

@@ -28,7 +28,11 @@ TREE: Tree = {
             ),
             "batching": (
                 "Where the waste is.",
-                {"histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed.")},
+                {
+                    "histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed."),
+                    "analyze": ("brim.cli.plan_analyze:analyze", "Compare ways of batching, and say which to choose."),
+                    "suggest": ("brim.cli.plan_analyze:suggest", "Find the best bucket edges."),
+                },
             ),
         },
     ),

@@ -2,8 +2,8 @@
 
 import click
 
-from brim.analyze.histogram import LengthHistogram, compute_length_histogram
-from brim.cli.show import bar, json_option, measuring_progress, show_facts, show_json, show_table
+from brim.analyze.histogram import compute_length_histogram
+from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, width_option
 from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
@@ -106,7 +106,7 @@ def stats(cache: str, as_json: bool) -> None:
     Exit status: 0 shown, 2 the cache is missing or damaged.
     """
     table = LengthCache.load(cache)
-    histogram = compute_length_histogram(table.lengths)
+    histogram = compute_length_histogram(table)
     facts = {
         "samples": histogram.count,
         "tokens": histogram.total,
@@ -125,37 +125,18 @@ def stats(cache: str, as_json: bool) -> None:
 @click.command()
 @cache_option
 @click.option("--bins", default=20, show_default=True, help="How many bins.")
-@click.option("--width", default=50, show_default=True, help="Characters of the longest bar.")
+@click.option("--bin-width", type=int, help="Tokens in a bin, instead of a number of bins.")
+@width_option
 @json_option
-def histogram(cache: str, bins: int, width: int, as_json: bool) -> None:
+def histogram(cache: str, bins: int, bin_width: int | None, width: int, as_json: bool) -> None:
     """Draw how lengths are distributed.
 
     \b
     Examples:
       brim lengths histogram -c lengths.jsonl --bins 15
+      brim lengths histogram -c lengths.jsonl --bin-width 256 --json
 
     Exit status: 0 shown, 2 the cache is missing or damaged.
     """
-    if width < 1:
-        raise click.BadParameter(f"must be at least 1, got {width}", param_hint="--width")
-    counted = compute_length_histogram(LengthCache.load(cache).lengths, bins)
-    if as_json:
-        show_json(
-            {
-                "bins": [{"low": bin.low, "high": bin.high, "count": bin.count} for bin in counted.bins],
-                "percentiles": counted.percentiles,
-                "mean": counted.mean,
-                "count": counted.count,
-            }
-        )
-    else:
-        _draw(counted, width)
-
-
-def _draw(counted: LengthHistogram, width: int) -> None:
-    most = max(bin.count for bin in counted.bins)
-    digits = len(str(counted.longest))
-    for bin in counted.bins:
-        label = f"{bin.low:>{digits}}-{bin.high:<{digits}}"
-        click.echo(f"{label} {bin.count:>9,} {bar(bin.count / most, width)}".rstrip())
-    show_table(["mean", *(f"p{percent}" for percent in counted.percentiles)], [[f"{counted.mean:.1f}", *counted.percentiles.values()]])
+    counted = compute_length_histogram(LengthCache.load(cache), bins, bin_width)
+    show_json(counted.to_dict()) if as_json else show_drawing(counted.to_ascii, width)

@@ -9,6 +9,10 @@ from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.packing import PackingConfig, PackingMode
 
 
+def edges_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--bucket-edges", callback=_edges, metavar="N,N,...", help=help)
+
+
 def _edges(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """ "128,256,512" as numbers."""
     if value is None:
@@ -21,9 +25,7 @@ def _edges(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 _OPTIONS = (
     click.option("-b", "--token-budget", type=int, default=4096, show_default=True, help="Tokens in a microbatch, padding included."),
-    click.option(
-        "--bucket-edges", callback=_edges, metavar="N,N,...", help="Where length buckets end.  [default: no buckets, sorted windows]"
-    ),
+    edges_option("Where length buckets end.  [default: no buckets, sorted windows]"),
     click.option("--num-buckets", type=int, help="Choose this many buckets so that padding wastes least."),
     click.option("--overflow-max", type=int, help="The longest sample.  [default: the token budget]"),
     click.option(

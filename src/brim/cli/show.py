@@ -10,7 +10,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from brim.core.drawing import readable
+
+width_option = click.option(
+    "--width", type=click.IntRange(min=1), default=50, show_default=True, help="Characters of the longest bar; less in a narrow terminal."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -21,7 +27,7 @@ def show_json(value: Any) -> None:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Columns of numbers are right-aligned; the first column never is."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    body = [[_text(value) for value in row] for row in rows]
+    body = [[readable(value) for value in row] for row in rows]
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
     for row in body:
@@ -35,20 +41,24 @@ def show_facts(facts: dict[str, Any]) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, _text(value))
+        table.add_row(name, readable(value))
     Console(highlight=False).print(table)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def show_drawing(draw: Callable[[int], str], width: int) -> None:
+    """Text with bars of at most `width` characters, and less where the terminal is narrower."""
+    console = Console(highlight=False)
+    drawn = draw(width)
+    excess = max(len(line) for line in drawn.splitlines()) - console.width
+    text = Text(draw(max(1, width - excess)) if excess > 0 else drawn)
+    text.highlight_regex(r"[█▏▎▍▌▋▊▉]+", "cyan")
+    console.print(text)
 
 
-def bar(share: float, width: int) -> str:
-    """A bar of `share` (0 to 1) of `width` characters, to an eighth of a character."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+def show_prose(*sentences: str) -> None:
+    """One paragraph each, wrapped at words."""
+    for sentence in sentences:
+        Console(highlight=False).print(Text(sentence))
 
 
 def human(number: float) -> str:

@@ -1,6 +1,6 @@
-/* The two inner loops of packing that NumPy cannot express as whole-array operations.
+/* The inner loops of packing and of choosing bucket edges that NumPy cannot express as whole-array operations.
  *
- * Everything here has a twin in plain Python or NumPy (brim/plan/packing.py), which is the reference in the tests and does the work
+ * Everything here has a twin in plain Python or NumPy (brim/plan/packing.py, brim/plan/edges.py), which is the reference in the tests and does the work
  * where this file was not compiled. Arguments are checked there; buffers are int32 unless said otherwise, and are never resized.
  */
 
@@ -115,9 +115,67 @@ static PyObject *first_fit(PyObject *self, PyObject *args)
     return failed ? PyErr_NoMemory() : PyLong_FromSsize_t(rows);
 }
 
+/* add_bucket(offset, lift, slope, x, best, chosen:int32), all but the last int64
+ *
+ * One layer of the dynamic program of edges.py: `best` becomes what one more bucket makes of it, `chosen` where the bucket before ends
+ * (-1: it gains nothing). The lines best[i] + lift[i] - slope[i] * x are kept as a convex hull; slopes fall and queries rise, so a cursor
+ * walks it once. Crossings are compared in 128 bits.
+ */
+static PyObject *add_bucket(PyObject *self, PyObject *args)
+{
+    Py_buffer offset_, lift_, slope_, x_, best_, chosen_;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*w*w*", &offset_, &lift_, &slope_, &x_, &best_, &chosen_))
+        return NULL;
+    const int64_t *offset = offset_.buf, *lift = lift_.buf, *slope = slope_.buf, *x = x_.buf;
+    int64_t *best = best_.buf;
+    int32_t *chosen = chosen_.buf;
+    Py_ssize_t n = chosen_.len / sizeof(int32_t), at = 0, lines = 0;
+    int64_t *height = malloc((n ? n : 1) * sizeof(int64_t));
+    int32_t *hull = malloc((n ? n : 1) * sizeof(int32_t));
+    int failed = !height || !hull;
+    if (!failed) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t j = 0; j < n; j++) {
+            int64_t line = best[j] + lift[j];
+            while (at + 1 < lines && height[at + 1] - slope[hull[at + 1]] * x[j] <= height[at] - slope[hull[at]] * x[j])
+                at++;
+            chosen[j] = -1;
+            if (lines) {
+                int64_t cost = height[at] - slope[hull[at]] * x[j] + offset[j];
+                if (cost < best[j]) {
+                    best[j] = cost;
+                    chosen[j] = hull[at];
+                }
+            }
+            while (lines - at >= 2) {
+                int64_t left = height[lines - 2], left_slope = slope[hull[lines - 2]];
+                if ((__int128)(line - left) * (slope[hull[lines - 1]] - left_slope) >
+                    (__int128)(height[lines - 1] - left) * (slope[j] - left_slope))
+                    break;
+                lines--;
+            }
+            height[lines] = line;
+            hull[lines++] = (int32_t)j;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    free(height);
+    free(hull);
+    PyBuffer_Release(&offset_);
+    PyBuffer_Release(&lift_);
+    PyBuffer_Release(&slope_);
+    PyBuffer_Release(&x_);
+    PyBuffer_Release(&best_);
+    PyBuffer_Release(&chosen_);
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"place", place, METH_VARARGS, "Give every sequence a place in a row."},
     {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
+    {"add_bucket", add_bucket, METH_VARARGS, "One more bucket: the least cost for every end."},
     {NULL, NULL, 0, NULL},
 };
 

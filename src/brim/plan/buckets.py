@@ -36,6 +36,13 @@ class BucketSpec:
         if self.overflow_max < 1:
             raise OptionError(f"overflow_max must be at least 1, got {self.overflow_max}")
 
+    @classmethod
+    def covering(cls, edges: tuple[int, ...], longest: int) -> "BucketSpec":
+        """Buckets that end at these edges, and one more up to `longest` where the edges do not reach it."""
+        if edges and edges[-1] >= longest:
+            return cls(edges=edges[:-1], overflow_max=edges[-1])
+        return cls(edges=edges, overflow_max=longest)
+
     @property
     def widths(self) -> tuple[int, ...]:
         """What each bucket is padded to."""

@@ -36,9 +36,7 @@ def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
     edges = tuple(dict.fromkeys(_round_up(np.array(config.bucket_edges, np.int64), config.pad_to_multiple).tolist()))
     longest = config.limit if config.overflow_max is not None else int(units.length.max(initial=1))
     last = int(_round_up(np.array([longest]), config.pad_to_multiple)[0])
-    if edges and edges[-1] >= last:
-        return BucketSpec(edges=edges[:-1], overflow_max=edges[-1])
-    return BucketSpec(edges=edges, overflow_max=last)
+    return BucketSpec.covering(edges, last)
 
 
 def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int) -> BuiltEpoch:

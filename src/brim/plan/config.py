@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from brim.core.errors import OptionError, did_you_mean, one_of
+from brim.core.errors import OptionError, at_least_one, did_you_mean, one_of
 from brim.core.fingerprint import fingerprint
 from brim.plan.buckets import check_edges
 from brim.plan.packing import PackingConfig
@@ -80,10 +80,8 @@ class BatchingConfig:
                 )
 
     def _check_numbers(self) -> None:
-        for name in ("token_budget", "num_buckets", "overflow_max", "pad_to_multiple", "max_sequences", "window", "microbatches_per_step"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} must be at least 1, got {value}")
+        counts = ("token_budget", "num_buckets", "overflow_max", "pad_to_multiple", "max_sequences", "window", "microbatches_per_step")
+        at_least_one(**{name: getattr(self, name) for name in counts})
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 

@@ -1,69 +1,156 @@
-"""The bucket widths that waste least, found exactly.
+"""The bucket widths that are best by a goal, found exactly.
 
-Over the distinct lengths l_1 < l_2 < ... with cumulative counts C, a bucket that ends at l_j and starts behind l_i pads its samples to
-(C_j - C_i) * l_j slots. Choosing k ends with the least sum is a dynamic program:
+Over the distinct lengths l_1 < l_2 < ... with cumulative counts C, choose k of them as bucket widths. A bucket that ends at l_j and
+starts behind l_i costs, by the goal,
 
-    best[k][j] = min over i of best[k - 1][i] + (C_j - C_i) * l_j
+    fewest slots            (C_j - C_i) * l_j
+    least attention memory  (C_j - C_i) * l_j^2
+    most even buckets       (C_j - C_i)^2
 
-For a fixed j that is the lowest of the lines best[i] - C_i * x at x = l_j: slopes fall and queries rise, so one pass over a convex hull
-answers a whole layer.
+and choosing the ends with the least sum is a dynamic program:
+
+    best[k][j] = min over i of best[k - 1][i] + cost(i, j)
+
+All three costs have the form offset_j + lift_i - slope_i * x_j, so for a fixed j this is the lowest of the lines best[i] + lift_i -
+slope_i * x at x_j. Slopes fall and queries rise, so one pass over a convex hull answers a whole layer. In integers throughout: what
+does not fit the 64 bits of the compiled pass goes through its Python twin.
 """
 
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import OptionError
+from brim.core.counting import count_values, merge_counts
+from brim.core.errors import at_least_one, one_of
+
+try:
+    from brim.plan import _kernel as kernel
+except ImportError:  # not compiled
+    kernel = None
 
 
-def optimal_widths(lengths: NDArray[np.integer[Any]], num_buckets: int, *, multiple: int = 1) -> tuple[int, ...]:
-    """At most `num_buckets` widths, multiples of `multiple`, the last one no less than the longest length, with the least padding.
+class OptimizationGoal(StrEnum):
+    """What bucket edges are chosen for. Each is a sum that is made as small as it can be."""
+
+    MINIMIZE_WASTE = "minimize_waste"
+    """Slots: every sample costs the width of its bucket."""
+    BALANCE_BUCKETS = "balance_buckets"
+    """Squared bucket sizes: least when all buckets hold equally many samples."""
+    MINIMIZE_MEMORY = "minimize_memory"
+    """Squared widths: every sample costs the attention matrix of its padded row."""
+
+
+def optimal_widths(
+    lengths: NDArray[np.integer[Any]],
+    num_buckets: int,
+    *,
+    multiple: int = 1,
+    goal: OptimizationGoal = OptimizationGoal.MINIMIZE_WASTE,
+) -> tuple[int, ...]:
+    """At most `num_buckets` widths, multiples of `multiple`, the last one no less than the longest length, that are best by `goal`.
 
     Example:
         >>> optimal_widths(np.array([1, 1, 1, 9, 10]), 2)
         (1, 10)
     """
-    if num_buckets < 1:
-        raise OptionError(f"the number of buckets must be at least 1, got {num_buckets}")
-    counts = np.bincount(-(-np.maximum(lengths, 1).astype(np.int64) // multiple))
-    widths = np.flatnonzero(counts)
+    return widths_for_counts(*count_values(lengths), num_buckets, multiple=multiple, goal=goal)
+
+
+def widths_for_counts(
+    lengths: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    num_buckets: int,
+    *,
+    multiple: int = 1,
+    goal: OptimizationGoal = OptimizationGoal.MINIMIZE_WASTE,
+) -> tuple[int, ...]:
+    """The same for distinct lengths, ascending, and how often each occurs."""
+    goal = OptimizationGoal(one_of("goal", goal, OptimizationGoal))
+    at_least_one(num_buckets=num_buckets, multiple=multiple)
+    widths, many = merge_counts(-(-np.maximum(lengths, 1) // multiple) * multiple, counts)
     if len(widths) == 0:
         return (multiple,)
-    ends = _best_ends(widths.tolist(), np.cumsum(counts[widths]).tolist(), min(num_buckets, len(widths)))
-    return tuple(int(widths[end]) * multiple for end in ends)
+    ends = _best_ends(_lines(widths, np.cumsum(many), goal), min(num_buckets, len(widths)))
+    return tuple(int(widths[end]) for end in ends)
 
 
-def _best_ends(widths: list[int], below: list[int], num_buckets: int) -> list[int]:
-    """The indices at which the buckets end. `below[j]` counts the samples no longer than `widths[j]`."""
-    best: list[int] = [count * width for count, width in zip(below, widths, strict=True)]
-    came_from: list[list[int]] = []
-    for _ in range(num_buckets - 1):
-        best, chosen = _add_bucket(widths, below, best)
-        came_from.append(chosen)
-    ends = [len(widths) - 1]
+def goal_cost(goal: OptimizationGoal, sizes: NDArray[np.int64], widths: NDArray[np.int64]) -> int:
+    """What buckets of these sizes and widths cost by a goal."""
+    pairs = zip(sizes.tolist(), widths.tolist(), strict=True)
+    if goal is OptimizationGoal.BALANCE_BUCKETS:
+        return sum(size**2 for size, _ in pairs)
+    power = 1 if goal is OptimizationGoal.MINIMIZE_WASTE else 2
+    return sum(size * width**power for size, width in pairs)
+
+
+class Lines(NamedTuple):
+    """cost(i, j) = offset[j] + lift[i] - slope[i] * x[j]; a bucket with nothing before it costs offset[j]."""
+
+    offset: list[int]
+    lift: list[int]
+    slope: list[int]
+    x: list[int]
+
+    @property
+    def fit_64_bits(self) -> bool:
+        """Values of lines are at most four times the largest of these."""
+        return max(self.offset[-1], self.lift[-1], self.slope[-1] * self.x[-1]) < 1 << 60
+
+
+def _lines(widths: NDArray[np.int64], below: NDArray[np.int64], goal: OptimizationGoal) -> Lines:
+    count, width = below.tolist(), widths.tolist()
+    if goal is OptimizationGoal.BALANCE_BUCKETS:
+        squares = [many * many for many in count]
+        return Lines(squares, squares, [2 * many for many in count], count)
+    price = width if goal is OptimizationGoal.MINIMIZE_WASTE else [one * one for one in width]
+    return Lines([many * one for many, one in zip(count, price, strict=True)], [0] * len(count), count, price)
+
+
+def _best_ends(lines: Lines, num_buckets: int) -> list[int]:
+    """The indices at which the buckets end."""
+    layers = _layers_in_c if kernel is not None and lines.fit_64_bits else _layers
+    came_from = layers(lines, num_buckets - 1)
+    ends = [len(lines.x) - 1]
     for chosen in reversed(came_from):
         if chosen[ends[-1]] >= 0:
-            ends.append(chosen[ends[-1]])
+            ends.append(int(chosen[ends[-1]]))
     return ends[::-1]
 
 
-def _add_bucket(widths: list[int], below: list[int], best: list[int]) -> tuple[list[int], list[int]]:
+def _layers_in_c(lines: Lines, many: int) -> list[NDArray[np.int32]]:
+    offset, lift, slope, x = (np.array(column, np.int64) for column in lines)
+    best, came_from = offset.copy(), np.empty((many, len(x)), np.int32)
+    for chosen in came_from:
+        kernel.add_bucket(offset, lift, slope, x, best, chosen)  # pyright: ignore[reportOptionalMemberAccess]
+    return list(came_from)
+
+
+def _layers(lines: Lines, many: int) -> list[list[int]]:
+    best, came_from = lines.offset, list[list[int]]()
+    for _ in range(many):
+        best, chosen = _add_bucket(lines, best)
+        came_from.append(chosen)
+    return came_from
+
+
+def _add_bucket(lines: Lines, best: list[int]) -> tuple[list[int], list[int]]:
     """One more bucket: for every end the least cost, and where the bucket before it ends (-1: another bucket gains nothing)."""
-    lines: list[tuple[int, int, int]] = []  # (count, cost, end): the line cost - count * x
+    hull: list[tuple[int, int, int]] = []  # (slope, height, end): the line height - slope * x
     at = 0
     result, chosen = list(best), [-1] * len(best)
-    for j, width in enumerate(widths):
-        while at + 1 < len(lines) and _value(lines[at + 1], width) <= _value(lines[at], width):
+    for j, x in enumerate(lines.x):
+        while at + 1 < len(hull) and _value(hull[at + 1], x) <= _value(hull[at], x):
             at += 1
-        if lines:
-            cost = _value(lines[at], width) + below[j] * width
+        if hull:
+            cost = _value(hull[at], x) + lines.offset[j]
             if cost < best[j]:
-                result[j], chosen[j] = cost, lines[at][2]
-        line = (below[j], best[j], j)
-        while len(lines) - at >= 2 and _hides(lines[-2], line, lines[-1]):
-            lines.pop()
-        lines.append(line)
+                result[j], chosen[j] = cost, hull[at][2]
+        line = (lines.slope[j], best[j] + lines.lift[j], j)
+        while len(hull) - at >= 2 and _hides(hull[-2], line, hull[-1]):
+            hull.pop()
+        hull.append(line)
     return result, chosen
 
 

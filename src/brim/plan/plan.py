@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.html import facts_html
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.buckets import BucketSpec
@@ -300,6 +301,20 @@ class BatchPlan:
     def _check_epoch(self, epoch: int) -> None:
         if not 0 <= epoch < self.num_epochs:
             raise OptionError(f"epoch {epoch} does not exist: the plan has epochs 0 to {self.num_epochs - 1}")
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it holds, without building an epoch. `brim.create_plan_report` shows more."""
+        facts: dict[str, Any] = {
+            "samples": self.counts.samples,
+            "tokens": self.counts.tokens,
+            "epochs": self.num_epochs,
+            "token budget": self.config.token_budget,
+            "mode": "packed" if self.config.packing is not None else str(self.config.mode),
+            "share": f"rank {self.rank} of {self.world_size}",
+            "seed": self.config.seed,
+            "fingerprint": self.fingerprint,
+        }
+        return facts_html(facts, title="BatchPlan")
 
     def __repr__(self) -> str:
         part = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""

@@ -1,0 +1,127 @@
+"""What buckets cost: every sample padded to the width of its bucket."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brim.analyze.histogram import Countable, compute_length_histogram, count_lengths
+from brim.core.drawing import bar
+from brim.core.fill import Fill
+from brim.core.html import table_html
+from brim.plan.buckets import BucketSpec, BucketStats
+from brim.plan.edges import OptimizationGoal, goal_cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketAnalysis:
+    """How full buckets are. Samples that are too long for every bucket are in none, and counted apart."""
+
+    bucket_spec: BucketSpec
+    buckets: tuple[BucketStats, ...]
+    too_long: int
+    """Samples longer than the widest bucket: what becomes of them is the planner's `overflow` option."""
+
+    @property
+    def fill(self) -> Fill:
+        return sum((bucket.fill for bucket in self.buckets), Fill())
+
+    @property
+    def efficiency(self) -> float:
+        return self.fill.ratio
+
+    @property
+    def waste(self) -> float:
+        return self.fill.waste
+
+    @property
+    def num_samples(self) -> int:
+        """In buckets."""
+        return sum(bucket.sample_count for bucket in self.buckets)
+
+    def cost(self, goal: OptimizationGoal) -> int:
+        """By the measure of a goal; less is better."""
+        sizes = np.array([bucket.sample_count for bucket in self.buckets], np.int64)
+        return goal_cost(goal, sizes, np.array(self.bucket_spec.widths, np.int64))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "bucket_edges": list(self.bucket_spec.edges),
+            "overflow_max": self.bucket_spec.overflow_max,
+            "efficiency": self.efficiency,
+            "tokens": self.fill.used,
+            "slots": self.fill.slots,
+            "too_long": self.too_long,
+            "buckets": [
+                {
+                    "low": low,
+                    "high": bucket.bucket_max_length,
+                    "samples": bucket.sample_count,
+                    "tokens": bucket.total_tokens,
+                    "slots": bucket.padded_tokens,
+                    "efficiency": bucket.efficiency,
+                    "share_of_waste": self._share_of_waste(bucket),
+                }
+                for low, bucket in zip(self._lows(), self.buckets, strict=True)
+            ],
+        }
+
+    def to_ascii(self, width: int = 20) -> str:
+        """A table with one line per bucket; the bars are the fill."""
+        high = len(str(self.bucket_spec.overflow_max))
+        numbers = max(len("samples"), len(f"{self.num_samples:,}"))
+        lines = [f"{'lengths':<{2 * high + 1}} {'samples':>{numbers}} {'fill':>6} {'of waste':>8}"]
+        for low, bucket in zip(self._lows(), self.buckets, strict=True):
+            fill = f"{bucket.efficiency:.1%}" if bucket.sample_count else "-"
+            lines.append(
+                f"{low:>{high}}-{bucket.bucket_max_length:<{high}} {bucket.sample_count:>{numbers},} {fill:>6} "
+                f"{self._share_of_waste(bucket):>8.1%} {bar(bucket.efficiency if bucket.sample_count else 0, width)}".rstrip()
+            )
+        lines.append(f"{'all':<{2 * high + 1}} {self.num_samples:>{numbers},} {self.efficiency:>6.1%}")
+        if self.too_long:
+            lines.append(f"{_samples(self.too_long)} longer than {self.bucket_spec.overflow_max:,} and in no bucket")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [f"{low:,}-{bucket.bucket_max_length:,}", bucket.sample_count, f"{self._share_of_waste(bucket):.1%}", bucket.efficiency]
+            for low, bucket in zip(self._lows(), self.buckets, strict=True)
+        ]
+        rows.append(["all", self.num_samples, "100.0%" if self.waste else "-", self.efficiency])
+        if self.too_long:
+            rows.append([f"longer than {self.bucket_spec.overflow_max:,}: in no bucket", self.too_long, "-", 0.0])
+        return table_html(["lengths", "samples", "of the waste", "fill"], rows, title="Buckets", bars=3)
+
+    def _lows(self) -> list[int]:
+        return [0, *(left + 1 for left, _ in pairwise(self.bucket_spec.widths))]
+
+    def _share_of_waste(self, bucket: BucketStats) -> float:
+        wasted = self.fill.slots - self.fill.used
+        return bucket.padding_tokens / wasted if wasted else 0.0
+
+
+def analyze_bucket_efficiency(lengths: Countable, bucket_spec: BucketSpec) -> BucketAnalysis:
+    """How full these buckets are on these lengths."""
+    counts = count_lengths(lengths)
+    samples, tokens = counts.sums(np.array(bucket_spec.widths, np.int64))
+    stats = zip(bucket_spec.widths, samples.tolist(), tokens.tolist(), strict=True)
+    return BucketAnalysis(
+        bucket_spec=bucket_spec,
+        buckets=tuple(
+            BucketStats(bucket_id=number, bucket_max_length=width, sample_count=count, total_tokens=total)
+            for number, (width, count, total) in enumerate(stats)
+        ),
+        too_long=counts.samples - int(samples.sum()),
+    )
+
+
+def visualize_buckets(lengths: Countable, bucket_spec: BucketSpec, width: int = 50) -> str:
+    """The length histogram with the ends of the buckets drawn in, and how full each bucket is, as text."""
+    histogram = compute_length_histogram(lengths)
+    drawn = histogram.to_ascii(width, edges=bucket_spec.widths)
+    return f"{drawn}\n\n{analyze_bucket_efficiency(histogram, bucket_spec).to_ascii(max(1, width // 2))}"
+
+
+def _samples(many: int) -> str:
+    return "1 sample is" if many == 1 else f"{many:,} samples are"

@@ -1,0 +1,76 @@
+"""`LengthCounts`: how often each length occurs. All that most analyses need: ten million lengths become a few thousand numbers once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.counting import count_values
+from brim.core.errors import DataError
+from brim.data.ids import Ids
+from brim.data.lengths import LengthCache
+
+SomeLengths = LengthCache | Mapping[Any, int] | NDArray[np.integer[Any]] | Iterable[int]
+
+
+def as_table(lengths: SomeLengths) -> LengthCache:
+    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other.
+
+    Raises:
+        DataError: There are none, or one is negative or not an integer.
+    """
+    if not isinstance(lengths, LengthCache | Mapping):
+        column = np.asarray(lengths if isinstance(lengths, np.ndarray) else list(lengths))
+        if column.ndim != 1 or (len(column) and column.dtype.kind not in "iu"):
+            raise DataError(f"lengths must be one row of integers, got {column.dtype} of shape {column.shape}")
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < 2**31:
+            raise DataError(f"lengths must lie between 0 and 2147483647, got {int(column.min())} to {int(column.max())}")
+        lengths = LengthCache(Ids.rows(len(column)), column.astype(np.int32, copy=False))
+    table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]  ids are whatever the mapping has
+    if len(table) == 0:
+        raise DataError("there are no lengths to count")
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class LengthCounts:
+    """Distinct lengths, ascending, and how many samples have each."""
+
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: "SomeLengths | LengthCounts") -> "LengthCounts":
+        return lengths if isinstance(lengths, LengthCounts) else cls(*count_values(as_table(lengths).lengths))
+
+    @cached_property
+    def below(self) -> NDArray[np.int64]:
+        """How many samples are no longer than each length."""
+        return np.cumsum(self.counts)
+
+    @property
+    def samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def tokens(self) -> int:
+        return int((self.lengths * self.counts).sum())
+
+    def percentile(self, percent: float) -> int:
+        """The smallest length that at least so many percent of the samples do not exceed."""
+        return int(self.lengths[np.searchsorted(self.below, percent / 100 * self.samples)])
+
+    def up_to(self, longest: int) -> "LengthCounts":
+        """Without what is longer."""
+        kept = int(np.searchsorted(self.lengths, longest, side="right"))
+        return LengthCounts(self.lengths[:kept], self.counts[:kept])
+
+    def sums(self, ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Samples and tokens in ranges of length: range i ends with the length `ends[i]` and starts behind the one before. Ends ascend."""
+        places = np.searchsorted(self.lengths, ends, side="right")
+        samples = np.concatenate([[0], self.below])[places]
+        tokens = np.concatenate([[0], np.cumsum(self.lengths * self.counts)])[places]
+        return np.diff(samples, prepend=0), np.diff(tokens, prepend=0)

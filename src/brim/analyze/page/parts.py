@@ -1,0 +1,97 @@
+"""The parts of the page that are written by Python: facts, the comparison, provenance. They are complete without JavaScript."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from brim.analyze.strategies import Strategy
+from brim.core.drawing import readable
+
+BAR = 88
+"""As wide as the stylesheet makes it."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number with its name; `beside` is said in small letters below it."""
+
+    key: str
+    name: str
+    value: str
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class StrategyRow:
+    """A line of the comparison. `own` is the plan that the page is about."""
+
+    strategy: Strategy
+    speedup: float
+    own: bool = False
+
+
+def facts_html(facts: Sequence[Fact]) -> str:
+    return "".join(
+        f'<div><dt>{escape(fact.name)}</dt><dd><span data-fact="{fact.key}">{escape(fact.value)}</span>'
+        f'<span class="sub" data-beside="{fact.key}">{escape(fact.beside)}</span></dd></div>'
+        for fact in facts
+    )
+
+
+def strategies_html(rows: Sequence[StrategyRow]) -> str:
+    """A table whose bars are drawn as well as written. The first row is what the others are compared with."""
+    names = ("batching", "padding", "microbatches", "shapes", "attention", "peak memory, slots", "expected speed-up")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    attention = rows[0].strategy.attention
+    fastest = max(row.speedup for row in rows)
+    most = max(row.strategy.attention for row in rows)
+    peak = max(row.strategy.peak for row in rows)
+    body = "".join(_row(row, attention, fastest, most, peak) for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(row: StrategyRow, attention: int, fastest: float, most: int, peak: int) -> str:
+    one = row.strategy
+    options = f'<span class="options">{escape(one.options)}</span>' if one.options else ""
+    cells = [
+        _barred(f"{one.fill.waste:.2%}", one.fill.waste, waste=True),
+        readable(one.batches),
+        readable(one.shapes),
+        _barred(f"{one.attention / attention:.0%}" if attention else "-", one.attention / most if most else 0.0),
+        _barred(readable(one.peak), one.peak / peak if peak else 0.0),
+        _barred(f"{row.speedup:.2f}×", row.speedup / fastest if fastest else 0.0),
+    ]
+    name = f"{escape(one.name)}{options}"
+    return f'<tr{" class=own" if row.own else ""}><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _barred(text: str, share: float, *, waste: bool = False) -> str:
+    """A bar is attributes of an SVG, not a style: the page's policy allows no style of elements."""
+    kind = "full is-waste" if waste else "full"
+    return (
+        f'{text}<svg class="bar" viewBox="0 0 {BAR} 5" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="back" width="{BAR}" height="5" rx="2"/><rect class="{kind}" width="{share * BAR:.1f}" height="5" rx="2"/></svg>'
+    )
+
+
+def provenance_html(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    return "".join(
+        f'<div><h3>{escape(name)}</h3><dl class="prove">'
+        + "".join(f"<dt>{escape(key)}</dt><dd>{_value(value)}</dd>" for key, value in facts.items())
+        + "</dl></div>"
+        for name, facts in sections.items()
+    )
+
+
+def _value(value: Any) -> str:
+    text = escape("not given" if value is None else readable(value))
+    return f"<code>{text}</code>" if isinstance(value, str) and len(value) > 20 and value.isalnum() else text
+
+
+def brief(number: float) -> str:
+    """1234567 -> 1.23M, as the page's script writes it."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= max(size, 10_000):
+            return f"{float(f'{number / size:.3g}'):g}{unit}"
+    return f"{number:,.0f}" if number % 1 == 0 else f"{number:,.3g}"
