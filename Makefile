@@ -11,6 +11,7 @@ demo: $(STAMP)
 	$(BIN)/brim demo
 
 test: $(STAMP)
+	tests/analyze/install_chromium.sh
 	$(BIN)/python -m pytest -n auto
 
 lint: $(STAMP)

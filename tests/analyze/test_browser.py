@@ -207,7 +207,7 @@ def test_padding_can_be_seen_by_group(opened):
 TIPS = {
     "lengths": r"tokens\n[\d,]+ samples?, \d",
     "fill": r"bucket .*\n.* samples in .* microbatch.*\n.* tokens, .* padding\n.*% full",
-    "order": r"microbatch .* of .*, step .*, rank 0\n.* rows × .* wide\n.*padding\ncost",
+    "order": r"microbatch .* of .*\nstep .*, rank 0\n.* rows × .* wide\n.*padding\ncost",
     "cost": r"step \d+\ncost",
     "ranks": r"rank 0\ncost",
     "waste": r"the first .*\n.* of padding",

@@ -308,4 +308,8 @@ def test_the_demo_holds_its_checks_and_keeps_its_files(tmp_path):
     assert "exactly once" in done.stdout
     assert "packed into" in done.stdout
     assert BatchPlan.load(tmp_path / "kept" / "plan").counts.samples == 400
-    assert "random batches" in run("brim demo -n 50 --steps 0", tmp_path).stdout
+    assert BatchPlan.load(tmp_path / "kept" / "plan").fingerprint in (tmp_path / "kept" / "report.html").read_text()
+    shown = run("brim demo -n 50 --steps 0", tmp_path).stdout
+    assert "random batches" in shown
+    assert str((tmp_path / "brim-demo.html").resolve()) in shown.splitlines()[-1]
+    assert (tmp_path / "brim-demo.html").exists()

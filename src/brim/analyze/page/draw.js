@@ -99,7 +99,7 @@ class Chart {
 
   axisY(scale, name, format = brief) {
     const { left, right, top } = this.box;
-    for (const value of ticks(scale, 4)) {
+    for (const value of ticks(scale, 5)) {
       const y = scale(value);
       add(this.svg, "line", { class: "grid", x1: left, x2: right, y1: y, y2: y });
       add(this.svg, "text", { x: left - 8, y: y + 4, "text-anchor": "end" }, format(value));
@@ -241,13 +241,13 @@ class Chart {
 // Points of a series at the positions a to b, or stems that rise from `base`; and the mean of each stretch of them as a line.
 function scatter(chart, values, x, y, [a, b], base = null) {
   const { pen } = chart, first = Math.max(0, Math.floor(a)), last = Math.min(values.length, Math.ceil(b));
-  const many = last - first, room = chart.box.right - chart.box.left, size = many > room ? 1.6 : many > room / 8 ? 2.4 : 4;
+  const many = last - first, room = chart.box.right - chart.box.left, size = many > room ? 1.8 : many > room / 8 ? 2.4 : 4;
   pen.save();
   pen.beginPath();
   pen.rect(chart.box.left - 2, chart.box.top - 4, room + 4, chart.box.bottom - chart.box.top + 6);
   pen.clip();
   pen.fillStyle = chart.colour("used");
-  pen.globalAlpha = base === null ? Math.max(0.14, Math.min(0.85, (room * 3) / (many || 1))) : 0.75;
+  pen.globalAlpha = base === null ? Math.max(0.22, Math.min(0.85, (room * 3) / (many || 1))) : 0.75;
   for (let i = first; i < last; i++) {
     const height = base === null ? size : y(base) - y(values[i]);
     pen.fillRect(x(i + 0.5) - size / 2, base === null ? y(values[i]) - size / 2 : y(values[i]), size, height);

@@ -169,7 +169,7 @@ function paintOrder(chart) {
     const at = look.at[i], used = columns.slots[at] - columns.padding[at];
     const shape = look.world.merged ? `${plural(columns.count[at], "microbatch", "microbatches")}, ${count(columns.width[at])} wide on average` : `${count(columns.rows[at])} rows × ${count(columns.width[at])} wide`;
     const group = columns.group ? `\ngroup ${data.groups[columns.group[at]] || "(none)"}` : "";
-    return `${look.world.merged ? "run" : "microbatch"} ${count(i)} of ${count(n)}, step ${count(stepOf(look, i))}, rank ${rankOf(look, i)}\n${shape}\n${plural(used, "token")}, ${percent(share(columns.padding[at], columns.slots[at]))} padding\ncost ${count(columns.cost[at])} slots${group}`;
+    return `${look.world.merged ? "run" : "microbatch"} ${count(i)} of ${count(n)}\nstep ${count(stepOf(look, i))}, rank ${rankOf(look, i)}\n${shape}\n${plural(used, "token")}, ${percent(share(columns.padding[at], columns.slots[at]))} padding\ncost ${count(columns.cost[at])} slots${group}`;
   };
   return {
     items: {
