@@ -69,10 +69,11 @@ EXERCISE = """async () => {
     said.push(plot.getAttribute("aria-label"));
   }
   for (const details of all("details")) details.open = true;
-  for (const id of ["epoch", "world", "rank"]) for (const option of [...document.getElementById(id).options].reverse()) {
+  for (const id of ["epoch", "world", "rank"]) for (const option of [...document.getElementById(id).options].slice(-2)) {
     document.getElementById(id).value = option.value;
     change(document.getElementById(id));
   }
+  said.push(document.getElementById("scope").textContent);
   for (const input of all("input")) if (input.offsetParent) input.click();
   document.getElementById("theme").click();
   await new Promise((done) => setTimeout(done, 50));
@@ -85,9 +86,10 @@ EXERCISE = """async () => {
 def test_every_kind_of_plan_opens_draws_and_switches_without_a_complaint(kind, opened):
     page = opened(create_plan_report(KINDS[kind]()))
     assert page.locator("main > section:visible h2").count() == len(SECTIONS)
-    labels = page.evaluate(EXERCISE)
+    *labels, scope = page.evaluate(EXERCISE)
     assert len(labels) == len(CHARTS)
     assert all(labels)
+    assert scope.endswith("rank 1 of 4" if kind == "a share" else "rank 7 of 8")
     shown = page.content().split('<script type="application/json"')[0] + text(page, "body")
     assert not re.search(r"NaN|undefined|Infinity", shown)
 
@@ -137,8 +139,18 @@ def test_the_charts_count_what_python_counts(page, report):
         padding = sums["slots"][at] - sums["tokens"][at]
         expected = [sums["sequences"][at], sums["microbatches"][at], sums["tokens"][at], padding]
         assert row[1:5] == [f"{value:,}" for value in expected]
-    totals = dealt.step_costs(epoch.cost).sum(axis=0)
-    assert [row[1] for row in rows(page, "ranks")] == [f"{total:,}" for total in totals]
+    costs = dealt.step_costs(epoch.cost)
+    first = rows(page, "cost")[0]
+    steps = int(first[0].split("–")[-1].replace(",", "")) + 1
+    mean, slowest = costs[:steps].mean(axis=1), costs[:steps].max(axis=1)
+    assert first[1:] == [f"{mean.mean():,.0f}", f"{slowest.mean():,.0f}", f"{slowest.sum() / mean.sum() - 1:.2%}"]
+    choose(page, "sort", "worst")
+    worst = np.sort(epoch.padding[dealt.order()])[::-1]
+    for row in rows(page, "waste"):
+        assert row[2] == f"{worst[: int(row[0].replace(',', ''))].sum():,}"
+    shapes, times = epoch.shapes(dealt.order())
+    assert rows(page, "shapes")[0][1:] == [f"{value:,}" for value in (*shapes[times.argmax()], times.max())]
+    assert [row[1] for row in rows(page, "ranks")] == [f"{total:,}" for total in costs.sum(axis=0)]
     assert sum(int(row[1].replace(",", "")) for row in rows(page, "lengths")) == 3000
 
 

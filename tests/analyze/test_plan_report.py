@@ -162,7 +162,7 @@ def test_epochs_that_do_not_fit_are_left_out_and_the_page_says_so():
     shown = len(data_of(small)["epochs"])
     assert 1 < shown < 9
     assert f"Epochs 0–{shown - 1} of 9 are shown" in small
-    assert "are shown; the others" not in report.html()
+    assert "are shown; more" not in report.html()
 
 
 def test_an_epoch_that_does_not_fit_is_merged_without_losing_a_token():

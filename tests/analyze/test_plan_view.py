@@ -191,3 +191,11 @@ def test_later_epochs_are_left_out_when_they_are_too_large_and_the_first_never_i
     assert len(create_plan_view(many, [2]).epochs) == 6
     some = create_plan_view(many, [2], max_bytes=2000).epochs
     assert 1 < len(some) < 6
+
+
+def test_the_tail_of_an_epoch_is_its_last_hundredth():
+    epoch = create_plan_view(plan(n=20_000), [1]).epochs[0]
+    tokens = [microbatch.token_count for microbatch in plan(n=20_000).get_epoch(0)]
+    assert len(tokens) >= 300
+    stats = order_stats(epoch.tokens, epoch.dealt[1])
+    assert stats.tail == pytest.approx(np.mean(tokens[-(len(tokens) // 100) :]) / np.mean(tokens))

@@ -35,7 +35,7 @@ NOTEBOOK_BYTES = 400_000
 SUFFIXES = (".html", ".png")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanReport:
     """Everything there is to see in a plan. Made by `create_plan_report`."""
 
@@ -47,6 +47,9 @@ class PlanReport:
     name: str
     lengths: str
     """What is known of the lengths: whether they were compared, and with what."""
+
+    def __repr__(self) -> str:
+        return f"PlanReport({self.plan!r})"
 
     @property
     def plan(self) -> BatchPlan:
@@ -112,7 +115,6 @@ class PlanReport:
             **self.facts,
             "ranks": list(self.view.world_sizes),
             "rank": self.view.rank,
-            "epochs_shown": len(self.view.epochs),
             "num_epochs": self.plan.num_epochs,
             "epochs": [
                 {"epoch": epoch.epoch, "dealt": {str(ranks): self._dealt(epoch, ranks) for ranks in epoch.dealt}}
@@ -195,7 +197,7 @@ class PlanReport:
         shown, merged = len(data["epochs"]), next((world["merged"] for world in _worlds(data) if "merged" in world), None)
         if shown < self.plan.num_epochs:
             which = "Epoch 0 of" if shown == 1 else f"Epochs 0–{shown - 1} of"
-            found.append(f"{which} {self.plan.num_epochs} {'is' if shown == 1 else 'are'} shown; the others would make the page too large.")
+            found.append(f"{which} {self.plan.num_epochs} {'is' if shown == 1 else 'are'} shown; more would make the page too large.")
         if merged is not None:
             found.append("The epoch is large: in charts of the order, runs of neighbouring microbatches are added up. Numbers are exact.")
         if self.view.rank is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from brim.analyze.plan_report import create_plan_report
-from brim.cli.show import json_option, show_facts, show_json
+from brim.cli.show import json_option, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
 from brim.data.lengths import LengthCache
 from brim.plan.plan import BatchPlan
@@ -45,7 +45,7 @@ def report(path: str, lengths: str | None, output: str | None, kind: str | None,
     shown = {"written": str(target), "fill": f"{facts['fill']:.2%}", "microbatches in epoch 0": facts["microbatches"]}
     show_facts({**shown, "steps in epoch 0": facts["steps"], "shapes": facts["shapes"]})
     click.echo()
-    click.echo(f"{made.verdict} {made.advice}")
+    show_prose(made.verdict, made.advice)
 
 
 def _target(output: str | None, kind: str | None) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 from brim import __version__
 from brim.analyze.page.parts import Fact, StrategyRow, facts_html, provenance_html, strategies_html
 
-SCRIPTS = ("data.js", "draw.js", "report.js")
+SCRIPTS = ("data.js", "draw.js", "samples.js", "order.js", "report.js")
 
 
 @dataclass(frozen=True, kw_only=True)

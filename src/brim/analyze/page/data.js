@@ -54,7 +54,10 @@ function lookAt(epochIndex, ranks, rank) {
 
 const roundOf = (look, i) => Math.floor(look.from[i] / look.world.ranks);
 const rankOf = (look, i) => (data.share === null ? look.from[i] % look.world.ranks : data.share);
-const stepOf = (look, i) => (look.world.merged ? roundOf(look, i) * look.world.merged : Math.floor(roundOf(look, i) / look.world.rounds_per_step));
+const stepOf = (look, i) => {
+  const { merged, rounds_per_step: rounds } = look.world;
+  return merged ? roundOf(look, i) * merged : Math.floor(roundOf(look, i) / rounds);
+};
 
 function metricOf(look, metric) {
   const { width, slots, padding, cost, count } = look.columns;

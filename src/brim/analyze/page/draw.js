@@ -38,19 +38,19 @@ function ticks(scale, wanted) {
   }
   const raw = (high - low || 1) / wanted, base = 10 ** Math.floor(Math.log10(raw));
   const step = base * [1, 2, 2.5, 5, 10].find((factor) => factor * base >= raw - 1e-12);
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-9; value += step) found.push(Number(value.toPrecision(12)));
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(Number((i * step).toPrecision(12)));
   return found;
 }
 
 class Chart {
-  // options: height, canvas, zooms; paint(chart) draws and returns {items, label, table}.
+  // options: height, margin, canvas, zooms, hint; paint(chart) draws and returns {items, label, table}.
   constructor(id, options) {
-    Object.assign(this, { height: 240, margin: { left: 56, right: 14, top: 14, bottom: 40 }, ...options });
+    Object.assign(this, options);
     this.root = document.getElementById(id);
     this.plot = add(this.root, "div", { class: this.zooms ? "plot zooms" : "plot", role: "img", tabindex: "0" });
     if (this.canvas) this.surface = add(this.plot, "canvas");
     this.svg = add(this.plot, "svg", { "aria-hidden": "true" });
-    if (this.zooms) add(this.root, "p", { class: "hint" }, "Each dot is a microbatch, the line their running mean. Drag over a range to zoom in; with the chart focused, the wheel, + and − zoom and 0 resets.");
+    if (this.hint) add(this.root, "p", { class: "hint" }, this.hint);
     this.details = add(this.root, "details");
     add(this.details, "summary", {}, "Show as table");
     this.body = add(this.details, "div", { class: "scroll" });
@@ -84,8 +84,6 @@ class Chart {
     this.fillTable();
   }
 
-  resized(height) { this.height = height; }
-
   axisX(scale, name, format = brief) {
     const { bottom, left, right } = this.box;
     add(this.svg, "line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom });
@@ -108,9 +106,10 @@ class Chart {
   }
 
   hatch() {
-    const pattern = add(add(this.svg, "defs"), "pattern", { id: `${this.root.id}-hatch`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    const id = `${this.root.id}-hatch`, turned = { patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
+    const pattern = add(add(this.svg, "defs"), "pattern", { id, width: 6, height: 6, ...turned });
     add(pattern, "line", { class: "hatch", x1: 0, x2: 0, y1: 0, y2: 6 });
-    return `url(#${this.root.id}-hatch)`;
+    return `url(#${id})`;
   }
 
   fillTable() {
@@ -189,7 +188,9 @@ class Chart {
 
   key(event) {
     const items = this.items, far = items ? Math.max(1, Math.round(items.count / 20)) : 1, from = this.at ?? -1;
-    const moves = { ArrowRight: from + 1, ArrowUp: from + 1, ArrowLeft: from - 1, ArrowDown: from - 1, PageDown: from + far, PageUp: from - far, Home: 0, End: Infinity };
+    const [next, before] = [from + 1, from - 1];
+    const moves = { ArrowRight: next, ArrowUp: next, ArrowLeft: before, ArrowDown: before };
+    Object.assign(moves, { PageDown: from + far, PageUp: from - far, Home: 0, End: Infinity });
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in moves) this.show(moves[event.key], true);
     else if (event.key === "Escape") this.hide();
@@ -222,7 +223,8 @@ class Chart {
   valueAt(x) { const [a, b] = this.shown(), { left, right } = this.box; return a + ((x - left) / (right - left)) * (b - a); }
 
   zoomBy(factor, x = null) {
-    const [a, b] = this.shown(), middle = x === null ? (this.at !== null && this.at >= a && this.at <= b ? this.at : (a + b) / 2) : this.valueAt(x);
+    const [a, b] = this.shown(), atCursor = this.at !== null && this.at >= a && this.at <= b;
+    const middle = x !== null ? this.valueAt(x) : atCursor ? this.at : (a + b) / 2;
     this.zoomTo([middle - (middle - a) * factor, middle + (b - middle) * factor]);
   }
 
