@@ -24,6 +24,7 @@ from brim import (
     suggest_bucket_edges,
     visualize_buckets,
 )
+from brim.analyze.advice import advise
 from brim.analyze.capacity import Capacity, Trial
 from brim.analyze.counts import LengthCounts, as_table
 from brim.analyze.strategies import grouped_batches, random_batches, strategy_of
@@ -46,8 +47,11 @@ def test_a_histogram_counts_every_length_once(lengths, num_bins, bin_width):
     assert [bin.count for bin in histogram.bins] == [sum(bin.low <= length <= bin.high for length in lengths) for bin in histogram.bins]
     assert sum(bin.count for bin in histogram.bins) == histogram.count == len(lengths)
     assert (histogram.shortest, histogram.longest, histogram.total) == (min(lengths), max(lengths), sum(lengths))
-    for percent, length in [*histogram.percentiles.items(), (100, histogram.percentile(100)), (0.5, histogram.percentile(0.5))]:
-        assert length == sorted(lengths)[max(-(-int(percent * 10) * len(lengths) // 1000) - 1, 0)]
+    tenths = [*range(0, 1000, 7), 1000]
+    for tenth, length in [(10 * percent, at) for percent, at in histogram.percentiles.items()] + [
+        (tenth, histogram.percentile(tenth / 10)) for tenth in tenths
+    ]:
+        assert length == sorted(lengths)[max(-(-tenth * len(lengths) // 1000) - 1, 0)]
 
 
 def test_histograms_of_nothing_are_refused():
@@ -195,9 +199,13 @@ def test_strategies_are_ordered_from_most_to_least_waste_on_long_tailed_lengths(
 )
 def test_all_strategies_hold_the_same_tokens_however_long_samples_are(lengths, budget, multiple, pack_length):
     """Longer ones count as cut to what fits, in all of them."""
-    pack_length = None if pack_length is None else min(pack_length, budget // multiple * multiple)
-    strategies = compare_strategies(as_table(lengths), budget, pad_to_multiple=multiple, pack_length=pack_length)
     limit = budget // multiple * multiple
+    pack_length = None if pack_length is None else min(pack_length, limit)
+    if pack_length is not None and pack_length < limit < max(lengths):
+        with pytest.raises(OptionError, match="cut to"):
+            compare_strategies(as_table(lengths), budget, pad_to_multiple=multiple, pack_length=pack_length)
+        return
+    strategies = compare_strategies(as_table(lengths), budget, pad_to_multiple=multiple, pack_length=pack_length)
     assert {strategy.fill.used for strategy in strategies} == {sum(min(length, limit) for length in lengths)}
     assert all(strategy.peak <= budget for strategy in strategies if strategy.options)
 
@@ -210,9 +218,15 @@ def test_the_options_of_a_strategy_build_it(tmp_path):
 
     table = LengthCache(Ids.rows(2000), long_tailed(2000))
     table.save(tmp_path / "lengths.brim")
-    spec = BucketSpec(edges=(100, 500), overflow_max=2048)
-    for pack_length in (None, 1000):
-        for strategy in compare_strategies(table, 4096, buckets=spec, pack_length=pack_length):
+    cases = [
+        {"token_budget": 4096, "buckets": BucketSpec(edges=(100, 500), overflow_max=2048)},
+        {"token_budget": 4096, "pack_length": 1000},
+        {"token_budget": 1000, "pad_to_multiple": 16},  # below the longest
+        {"token_budget": 4096, "buckets": BucketSpec(edges=(100,), overflow_max=700), "pad_to_multiple": 8},
+        {"token_budget": 4096, "buckets": BucketSpec(edges=(), overflow_max=3000)},
+    ]
+    for case in cases:
+        for strategy in compare_strategies(table, **case):
             if strategy.options:
                 words = ["-l", str(tmp_path / "lengths.brim"), "-o", str(tmp_path / "plan"), *strategy.options.split()]
                 done = CliRunner().invoke(build, words)
@@ -270,6 +284,37 @@ def test_a_measured_machine_turns_costs_into_seconds_and_bytes():
     assert any("-b 4096 is safe" in note for note in report.notes)
     assert report.to_dict()["measured"] == {}
     assert "No way of batching gains" in report.advice  # as many steps as before
+
+
+def test_lengths_at_the_edge_of_32_bits_are_no_trouble():
+    report = create_efficiency_report([2**31 - 1, 1, 1, 5], token_budget=2**31 - 1)
+    assert all(strategy.attention > 0 and strategy.cost > 0 for strategy in report.strategies)
+    with pytest.raises(OptionError, match="more than anyone can read"):
+        compute_length_histogram([1, 2**31 - 1], bin_width=1)
+    for option in ("token_budget", "batch_size", "pack_length", "num_buckets", "pad_to_multiple"):
+        with pytest.raises(OptionError, match=f"{option} must be at most 2147483647"):
+            create_efficiency_report([1], **{"token_budget": 100, option: 10**20})
+    with pytest.raises(OptionError, match="edges must be at most"):
+        BucketSpec(edges=(2**31,), overflow_max=2**32)
+
+
+def test_the_budget_may_be_below_the_shortest_sample():
+    report = create_efficiency_report([50, 60, 70], token_budget=40)
+    assert any("3 samples are longer than 40" in note for note in report.notes)
+    assert all(suggestion.analysis.too_long == 0 for suggestion in report.suggestions.values())
+
+
+def test_suggestions_of_a_report_hold_every_sample_also_on_a_grid():
+    lengths = long_tailed(500, 927)
+    report = create_efficiency_report(lengths, BucketSpec.covering((128, 256, 512), 927), token_budget=4096, pad_to_multiple=16)
+    assert all(suggestion.analysis.too_long == 0 for suggestion in report.suggestions.values())
+    assert report.strategies[0].fill.slots % 16 == 0
+
+
+def test_optimal_buckets_are_advised_in_words_that_are_about_them():
+    """Two lengths: two buckets pad nothing, and windows and packed rows cannot do better."""
+    strategies = compare_strategies(as_table([100] * 50 + [900] * 2), 1000, num_buckets=2)
+    assert "keep the samples of a row apart pays" not in advise(strategies)
 
 
 def test_packing_is_advised_where_there_are_too_few_samples_to_sort():

@@ -1,3 +1,4 @@
+import os
 import pickle
 import signal
 import subprocess
@@ -175,3 +176,23 @@ def test_fingerprints_tell_arrays_apart_by_type_shape_and_numbers():
     assert len({fingerprint(x=array) for array in arrays}) == len(arrays)
     assert fingerprint(x=np.arange(4, dtype=">i8")) == fingerprint(x=np.arange(4, dtype="<i8"))
     assert fingerprint(x=np.arange(8)[::2]) == fingerprint(x=np.array([0, 2, 4, 6]))
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere" / "file")
+    with atomic_file(link) as file:
+        file.write(b"whole")
+    assert link.is_symlink()
+    assert (tmp_path / "elsewhere" / "file").read_bytes() == b"whole"
+
+
+def test_a_pipe_is_written_into_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        with atomic_file(pipe) as file:
+            file.write(b"whole")
+        assert reader.stdout.read() == b"whole"
+    assert pipe.is_fifo()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from brim.analyze.buckets import BucketAnalysis
 from brim.analyze.capacity import Capacity
 from brim.analyze.counts import LengthCounts
-from brim.analyze.strategies import Strategy
+from brim.analyze.strategies import Strategy, bucket_flags
 from brim.analyze.suggest import BucketSuggestion
 
 ENOUGH = 1.02
@@ -16,7 +16,7 @@ def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = 
     """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to it."""
     planned = [strategy for strategy in strategies if strategy.options]
     best = min(planned, key=lambda strategy: strategy.price(capacity))
-    simple = next((strategy for strategy in planned if strategy.name == "sorted windows"), best)
+    simple = next(strategy for strategy in planned if strategy.name == "sorted windows")
     return simple if simple.price(capacity) <= best.price(capacity) * ENOUGH else best
 
 
@@ -34,14 +34,14 @@ def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> 
 
 
 def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity | None) -> str:
-    """How the other candidate compares: packing beside windows, windows beside packing."""
-    if chosen.name == "sorted windows":
-        packed = next((one for one in strategies if one.name.startswith("packed")), chosen)
+    """How the other candidate compares: windows beside packing, packing beside anything else."""
+    packed = next(one for one in strategies if one.name.startswith("packed"))
+    if chosen is not packed:
         more = 1 - 1 / packed.speedup(chosen, capacity)
         if more > 0.0005:
             return f"packing would save {more:.1%} more, and needs a model that keeps the samples of a row apart"
         return "packing would save nothing more"
-    windows = next((one for one in strategies if one.name == "sorted windows"), chosen)
+    windows = next(one for one in strategies if one.name == "sorted windows")
     return f"a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} more with sorted windows"
 
 
@@ -85,10 +85,9 @@ def _about_buckets(analysis: BucketAnalysis, best: BucketSuggestion) -> list[str
     if empty:
         ends = ", ".join(f"{bucket.bucket_max_length:,}" for bucket in empty)
         found.append(f"{'This bucket is' if len(empty) == 1 else 'These buckets are'} empty: the one{'s' * (len(empty) > 1)} up to {ends}.")
-    if best.analysis.fill.slots < analysis.fill.slots and best.analysis.too_long == analysis.too_long:
-        edges = ",".join(str(edge) for edge in best.edges)
+    if best.analysis.efficiency > analysis.efficiency + 0.0005:
         found.append(
             f"The buckets as they are fill {analysis.efficiency:.1%}; the best {best.num_buckets} fill {best.analysis.efficiency:.1%}: "
-            f"--bucket-edges {edges} --overflow-max {best.overflow_max}."
+            f"{bucket_flags(best.bucket_spec)}."
         )
     return found

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.counting import count_values
-from brim.core.errors import DataError
+from brim.core.counting import count_values, merge_counts
+from brim.core.errors import LONGEST, DataError
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 
@@ -26,8 +28,8 @@ def as_table(lengths: SomeLengths) -> LengthCache:
         column = np.asarray(lengths if isinstance(lengths, np.ndarray) else list(lengths))
         if column.ndim != 1 or (len(column) and column.dtype.kind not in "iu"):
             raise DataError(f"lengths must be one row of integers, got {column.dtype} of shape {column.shape}")
-        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < 2**31:
-            raise DataError(f"lengths must lie between 0 and 2147483647, got {int(column.min())} to {int(column.max())}")
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) <= LONGEST:
+            raise DataError(f"lengths must lie between 0 and {LONGEST}, got {int(column.min())} to {int(column.max())}")
         lengths = LengthCache(Ids.rows(len(column)), column.astype(np.int32, copy=False))
     table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]  ids are whatever the mapping has
     if len(table) == 0:
@@ -61,12 +63,17 @@ class LengthCounts:
 
     def percentile(self, percent: float) -> int:
         """The smallest length that at least so many percent of the samples do not exceed."""
-        return int(self.lengths[np.searchsorted(self.below, percent / 100 * self.samples)])
+        many = ceil(Fraction(str(percent)) * self.samples / 100)  # in floats, 7% of 100 is more than 7
+        return int(self.lengths[np.searchsorted(self.below, max(many, 1))])
 
     def up_to(self, longest: int) -> "LengthCounts":
         """Without what is longer."""
         kept = int(np.searchsorted(self.lengths, longest, side="right"))
         return LengthCounts(self.lengths[:kept], self.counts[:kept])
+
+    def cut_to(self, longest: int) -> "LengthCounts":
+        """With what is longer cut to it."""
+        return LengthCounts(*merge_counts(np.minimum(self.lengths, longest), self.counts))
 
     def sums(self, ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Samples and tokens in ranges of length: range i ends with the length `ends[i]` and starts behind the one before. Ends ascend."""

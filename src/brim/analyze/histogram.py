@@ -11,6 +11,7 @@ from brim.core.drawing import bar
 from brim.core.errors import OptionError
 from brim.core.html import facts_html, table_html
 
+MOST_BINS = 100_000
 PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
 
 
@@ -104,6 +105,9 @@ def compute_length_histogram(lengths: Countable, num_bins: int = 20, bin_width: 
     counts = count_lengths(lengths)
     shortest, longest = int(counts.lengths[0]), int(counts.lengths[-1])
     width = bin_width or -(-(longest - shortest + 1) // num_bins)
+    many = -(-(longest - shortest + 1) // width)
+    if many > MOST_BINS:
+        raise OptionError(f"{many:,} bins of {width} are more than {MOST_BINS:,}, which is more than anyone can read; widen them")
     lows = np.arange(shortest, longest + 1, width)
     highs = np.minimum(lows + width - 1, longest)
     samples, _ = counts.sums(highs)

@@ -9,9 +9,9 @@ from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
 from brim.analyze.capacity import Capacity, bytes_text
 from brim.analyze.counts import SomeLengths, as_table
 from brim.analyze.histogram import LengthHistogram, compute_length_histogram
-from brim.analyze.strategies import Strategy, compare_strategies
+from brim.analyze.strategies import Strategy, compare_strategies, longest_kept
 from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
-from brim.core.errors import at_least_one
+from brim.core.errors import check_counts
 from brim.core.html import table_html
 from brim.plan.buckets import BucketSpec
 from brim.plan.edges import OptimizationGoal
@@ -28,7 +28,7 @@ class BatchingEfficiencyReport:
     analysis: BucketAnalysis | None
     """Of the buckets as they are; None if none were given."""
     suggestions: dict[OptimizationGoal, BucketSuggestion]
-    """For every goal, as many buckets as there are now."""
+    """For every goal, as many buckets as there are now; samples that are too long count as cut."""
     strategies: tuple[Strategy, ...]
     """The first one is what the others are compared with."""
     token_budget: int
@@ -124,11 +124,12 @@ def create_efficiency_report(
     table = as_table(lengths)
     histogram = compute_length_histogram(table, num_bins)
     budget = token_budget if token_budget is not None else max(BUDGET, histogram.longest)
-    at_least_one(token_budget=budget, num_buckets=num_buckets, pad_to_multiple=pad_to_multiple)
+    check_counts(num_buckets=num_buckets)
     many = num_buckets or (bucket_spec.num_buckets if bucket_spec is not None else NUM_BUCKETS)
-    limit = min(budget // pad_to_multiple * pad_to_multiple, bucket_spec.overflow_max if bucket_spec is not None else budget)
+    limit = longest_kept(budget, bucket_spec, pad_to_multiple)
     analysis = analyze_bucket_efficiency(histogram, bucket_spec) if bucket_spec is not None else None
-    suggestions = {goal: suggest_bucket_edges(histogram, many, goal, limit, pad_to_multiple=pad_to_multiple) for goal in OptimizationGoal}
+    kept = histogram.counts.cut_to(limit)
+    suggestions = {goal: suggest_bucket_edges(kept, many, goal, pad_to_multiple=pad_to_multiple) for goal in OptimizationGoal}
     strategies = compare_strategies(
         table,
         budget,

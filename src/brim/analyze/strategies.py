@@ -6,13 +6,13 @@ that attention sees. Where a machine was measured (`brim bench batch-size`), the
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.analyze.capacity import Capacity
-from brim.core.errors import at_least_one
+from brim.core.errors import OptionError, check_counts
 from brim.core.fill import Fill
 from brim.core.rng import permutation
 from brim.core.sorting import order_by
@@ -87,86 +87,137 @@ def compare_strategies(
 ) -> tuple[Strategy, ...]:
     """Random batches, length-grouped batches, the buckets that are given, optimal buckets, sorted windows and packed rows.
 
-    Samples longer than the budget (or the last bucket) count as cut to it, in all of them. There are as many optimal buckets as given
+    Samples longer than the budget or the last bucket count as cut to that, in all of them. There are as many optimal buckets as given
     ones, else 8. `batch_size` is that of random and grouped batches: as many samples as a budget holds on average, if not given, so that
     all strategies take about equally many steps.
+
+    Raises:
+        OptionError: A number cannot work.
     """
-    at_least_one(token_budget=token_budget, num_buckets=num_buckets, pack_length=pack_length, batch_size=batch_size)
-    at_least_one(pad_to_multiple=pad_to_multiple)
-    limit = token_budget // pad_to_multiple * pad_to_multiple
-    if buckets is not None:
-        limit = min(limit, buckets.overflow_max)
+    check_counts(token_budget=token_budget, num_buckets=num_buckets, pack_length=pack_length, batch_size=batch_size)
+    limit = longest_kept(token_budget, buckets, pad_to_multiple)
     lengths = np.minimum(table.lengths, np.int32(limit))
-    size = batch_size or min(len(lengths), max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
-    cut = LengthCache(table.ids, lengths, groups=table.groups, group_names=table.group_names)
-    shared: dict[str, Any] = {"token_budget": token_budget, "pad_to_multiple": pad_to_multiple, "seed": seed}
-    num_buckets = num_buckets or (buckets.num_buckets if buckets is not None else 8)
-    configs = _configs(lengths, buckets, num_buckets, pack_length, shared)
-    planned = [_planned(cut, name, options, config) for name, options, config in configs]
-    return (random_batches(lengths, size, seed=seed), grouped_batches(lengths, size, seed=seed), *planned)
+    size = min(len(lengths), batch_size or max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
+    shared = Shared(token_budget, pad_to_multiple, seed, limit if int(table.lengths.max()) > limit else None)
+    planned = [
+        *_given(buckets, shared),
+        _optimal(num_buckets or (buckets.num_buckets if buckets is not None else 8), shared),
+        ("sorted windows", shared.said, BatchingConfig.throughput(**shared.options)),
+        _packed(int(lengths.max()), pack_length, shared),
+    ]
+    return (
+        random_batches(lengths, size, seed=seed, pad_to_multiple=pad_to_multiple),
+        grouped_batches(lengths, size, seed=seed, pad_to_multiple=pad_to_multiple),
+        *(strategy_of(name, BatchPlan.build(table, config).epochs.built(0).columns, said) for name, said, config in planned),
+    )
 
 
-def _configs(
-    lengths: NDArray[np.int32], buckets: BucketSpec | None, num_buckets: int, pack_length: int | None, shared: dict[str, Any]
-) -> Iterator[tuple[str, str, BatchingConfig]]:
-    """Name, options of the command, and config of every strategy that brim plans."""
-    multiple = shared["pad_to_multiple"]
-    budget = f"-b {shared['token_budget']}" + (f" --pad-to-multiple {multiple}" if multiple > 1 else "")
+def longest_kept(token_budget: int, buckets: BucketSpec | None, pad_to_multiple: int) -> int:
+    """What samples are cut to so that every strategy can hold them.
+
+    Raises:
+        OptionError: Not one row of `pad_to_multiple` tokens fits the budget.
+    """
+    check_counts(token_budget=token_budget, pad_to_multiple=pad_to_multiple)
+    if pad_to_multiple > token_budget:
+        raise OptionError(f"pad_to_multiple {pad_to_multiple} is above token_budget {token_budget}")
+    most = token_budget // pad_to_multiple * pad_to_multiple
+    return most if buckets is None else min(most, buckets.overflow_max)
+
+
+class Shared(NamedTuple):
+    """What all planned strategies are told."""
+
+    token_budget: int
+    pad_to_multiple: int
+    seed: int
+    cut: int | None
+    """What samples are cut to, if any is longer."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        cutting = {} if self.cut is None else {"overflow": "truncate", "overflow_max": self.cut}
+        return {"token_budget": self.token_budget, "pad_to_multiple": self.pad_to_multiple, "seed": self.seed, **cutting}
+
+    @property
+    def said(self) -> str:
+        """The same as flags. The seed is not among them: another order costs about the same."""
+        words = [f"-b {self.token_budget}"]
+        words += [f"--pad-to-multiple {self.pad_to_multiple}"] if self.pad_to_multiple > 1 else []
+        words += [f"--overflow-max {self.cut} --overflow truncate"] if self.cut is not None else []
+        return " ".join(words)
+
+
+Planned = tuple[str, str, BatchingConfig]
+"""A name, the flags of `brim plan build`, and the config that they make."""
+
+
+def _given(buckets: BucketSpec | None, shared: Shared) -> Iterator[Planned]:
     if buckets is not None:
-        edges = ",".join(str(edge) for edge in buckets.edges)
-        given = f"--predictable --bucket-edges {edges} --overflow-max {buckets.overflow_max}"
-        yield (
-            f"{buckets.num_buckets} buckets now",
-            f"{budget} {given}",
-            BatchingConfig.predictable(
-                bucket_edges=buckets.edges, overflow_max=min(buckets.overflow_max, shared["token_budget"]), **shared
-            ),
-        )
-    optimal = BatchingConfig.predictable(num_buckets=num_buckets, **shared)
-    yield f"{num_buckets} optimal buckets", f"{budget} --predictable --num-buckets {num_buckets}", optimal
-    yield "sorted windows", budget, BatchingConfig.throughput(**shared)
-    longest = int(lengths.max(initial=1))
-    width = pack_length or min(shared["token_budget"] // multiple * multiple, max(2048, longest))
-    packed = BatchingConfig(packing=PackingConfig(max_length=width, pad_to_max=False), overflow="split", **shared)
-    yield f"packed rows of {width}", f"{budget} --pack --pack-max-len {width}{' --overflow split' * (width < longest)}", packed
+        config = BatchingConfig.predictable(bucket_edges=buckets.edges, **{**shared.options, "overflow_max": buckets.overflow_max})
+        said = shared._replace(cut=None).said + (" --overflow truncate" if shared.cut is not None else "")
+        yield f"{buckets.num_buckets} buckets now", f"{said} --predictable {bucket_flags(buckets)}", config
 
 
-def random_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42) -> Strategy:
+def bucket_flags(buckets: BucketSpec) -> str:
+    """Buckets as flags of `brim plan build`. One bucket alone has no edges, and is written as an edge where it ends."""
+    edges = buckets.edges or (buckets.overflow_max,)
+    return f"--bucket-edges {','.join(str(edge) for edge in edges)} --overflow-max {buckets.overflow_max}"
+
+
+def _optimal(num_buckets: int, shared: Shared) -> Planned:
+    config = BatchingConfig.predictable(num_buckets=num_buckets, **shared.options)
+    return f"{num_buckets} optimal buckets", f"{shared.said} --predictable --num-buckets {num_buckets}", config
+
+
+def _packed(longest: int, pack_length: int | None, shared: Shared) -> Planned:
+    """Samples longer than a row are split; where samples are cut as well, which no plan can do, that is refused."""
+    width = pack_length or min(shared.token_budget // shared.pad_to_multiple * shared.pad_to_multiple, max(2048, longest))
+    options, said = shared.options, f"{shared.said} --pack --pack-max-len {width}"
+    if width < longest:
+        if shared.cut is not None:
+            raise OptionError(
+                f"samples are cut to {shared.cut} tokens, and packed rows of {width} do not hold those; raise it to {longest}"
+            )
+        options["overflow"] = "split"
+        said += " --overflow split"
+    return f"packed rows of {width}", said, BatchingConfig(packing=PackingConfig(max_length=width, pad_to_max=False), **options)
+
+
+def random_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
     """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest."""
     order = permutation(len(lengths), seed=seed, purpose="random")
-    return _consecutive(f"random batches of {batch_size}", lengths[order], batch_size)
+    return _consecutive(f"random batches of {batch_size}", lengths[order], batch_size, pad_to_multiple)
 
 
-def grouped_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42) -> Strategy:
+def grouped_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
     """What samplers that group by length do: shuffle, sort inside runs of fifty batches, take `batch_size` at a time."""
     order = permutation(len(lengths), seed=seed, purpose="random")
     run = batch_size * max(1, min(len(lengths) // (4 * batch_size), MEGABATCHES))
     shortness = lengths.max(initial=0) - lengths[order]
     order = order[order_by(np.arange(len(lengths)) // run, shortness)]
-    return _consecutive("grouped by length", lengths[order], batch_size)
+    return _consecutive("grouped by length", lengths[order], batch_size, pad_to_multiple)
 
 
-def _consecutive(name: str, lengths: NDArray[np.int32], batch_size: int) -> Strategy:
+def _consecutive(name: str, lengths: NDArray[np.int32], batch_size: int, multiple: int) -> Strategy:
     """Batches of neighbours, each padded to its longest."""
     starts = np.arange(0, len(lengths), batch_size)
-    widths = np.maximum(np.maximum.reduceat(lengths, starts), 1).astype(np.int64)
+    longest = np.maximum(np.maximum.reduceat(lengths, starts), 1).astype(np.int64)
+    widths = -(-longest // multiple) * multiple
     rows = np.diff(np.append(starts, len(lengths)))
-    return _counted(name, "", int(lengths.sum(dtype=np.int64)), rows, widths, rows * widths**2)
+    return _counted(name, "", int(lengths.sum(dtype=np.int64)), rows, widths, rows * widths.astype(np.float64) ** 2)
 
 
 def strategy_of(name: str, columns: EpochColumns, options: str = "") -> Strategy:
     """What a planned epoch costs."""
     rows = np.diff(columns.row_ptr)
-    return _counted(name, options, int(columns.tokens.sum()), rows, columns.width.astype(np.int64), columns.attention)
-
-
-def _planned(table: LengthCache, name: str, options: str, config: BatchingConfig) -> Strategy:
-    return strategy_of(name, BatchPlan.build(table, config).epochs.built(0).columns, options)
+    return _counted(name, options, int(columns.tokens.sum()), rows, columns.width.astype(np.int64), columns.attention.astype(np.float64))
 
 
 def _counted(
-    name: str, options: str, tokens: int, rows: NDArray[np.int64], widths: NDArray[np.int64], attention: NDArray[np.int64]
+    name: str, options: str, tokens: int, rows: NDArray[np.int64], widths: NDArray[np.int64], attention: NDArray[np.float64]
 ) -> Strategy:
+    """Squares are summed as floats, which round where integers would overflow."""
     slots = rows * widths
     return Strategy(
         name=name,

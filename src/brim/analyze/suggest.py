@@ -5,7 +5,7 @@ from typing import Any
 
 from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
 from brim.analyze.histogram import Countable, count_lengths
-from brim.core.errors import DataError, OptionError, at_least_one, one_of
+from brim.core.errors import DataError, OptionError, check_counts, one_of
 from brim.plan.buckets import BucketSpec
 from brim.plan.edges import OptimizationGoal, widths_for_counts
 
@@ -78,7 +78,7 @@ def suggest_bucket_edges(
         (1,)
     """
     goal = OptimizationGoal(one_of("goal", goal, OptimizationGoal))
-    at_least_one(num_buckets=num_buckets, pad_to_multiple=pad_to_multiple)
+    check_counts(num_buckets=num_buckets, pad_to_multiple=pad_to_multiple)
     if max_length is not None and max_length < pad_to_multiple:
         raise OptionError(f"max_length must be at least {pad_to_multiple}, got {max_length}")
     counts = count_lengths(lengths)

@@ -8,6 +8,7 @@ import click
 from brim.analyze.capacity import Capacity
 from brim.analyze.histogram import compute_length_histogram
 from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
+from brim.analyze.strategies import bucket_flags
 from brim.analyze.suggest import MEASURES, BucketSuggestion, suggest_bucket_edges
 from brim.cli.lengths import cache_option
 from brim.cli.planning import edges_option
@@ -139,8 +140,7 @@ def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad
         show_json({**found[wanted].to_dict(), "other_goals": others})
         return
     chosen = found[wanted]
-    edges = ",".join(str(edge) for edge in chosen.edges)
-    click.echo(f"{f'--bucket-edges {edges} ' if edges else ''}--overflow-max {chosen.overflow_max}")
+    click.echo(bucket_flags(chosen.bucket_spec))
     click.echo()
     show_drawing(chosen.to_ascii, max(1, width // 2))
     click.echo()

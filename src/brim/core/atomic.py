@@ -16,10 +16,18 @@ from brim.core.errors import OptionError
 
 @contextmanager
 def atomic_file(target: str | os.PathLike[str], mode: str = "wb") -> Generator[IO[bytes], None, None]:
-    """A binary file that appears at `target` when the block ends without an error, flushed to disk."""
-    target = Path(target)
+    """A binary file that appears at `target` when the block ends without an error, flushed to disk.
+
+    A link stays, and what it points to is written. A device or a pipe, such as /dev/stdout, is written into: it can be neither half there
+    nor replaced.
+    """
+    target = Path(os.path.realpath(target)) if os.path.islink(target) else Path(target)
     if target.is_dir():
         raise OptionError(f"cannot write {target}: it is a directory")
+    if target.exists() and not target.is_file():
+        with _open(target, target, mode) as file:
+            yield file
+        return
     beside = _beside(target)
     _clean(beside)
     try:

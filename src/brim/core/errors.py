@@ -43,6 +43,10 @@ class MissingExtraError(BrimError, ImportError):
     """An optional dependency is not installed."""
 
 
+LONGEST = 2**31 - 1
+"""Lengths are 32 bits wide."""
+
+
 def one_of(name: str, value: object, choices: Iterable[str]) -> str:
     """`value` as a string, if it is one of the choices.
 
@@ -61,8 +65,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
-def at_least_one(**options: int | None) -> None:
-    """Refuse options below 1; None is an option that was not given."""
+def check_counts(**options: int | None) -> None:
+    """Refuse options below 1, and above what a length can be; None is an option that was not given."""
     for name, value in options.items():
         if value is not None and value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")
+        if value is not None and value > LONGEST:
+            raise OptionError(f"{name} must be at most {LONGEST}, got {value}")

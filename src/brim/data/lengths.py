@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.columns import Columns, is_columns, write_columns
-from brim.core.errors import DataError
+from brim.core.errors import LONGEST, DataError
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import Ids, SampleId
 
 FORMAT = "brim.lengths/1"
-LONGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import OptionError
+from brim.core.errors import LONGEST, OptionError, check_counts
 from brim.core.fill import Fill
 
 
@@ -33,8 +33,7 @@ class BucketSpec:
         check_edges(self.edges)
         if self.edges and self.overflow_max <= self.edges[-1]:
             raise OptionError(f"overflow_max must be above the last edge, got {self.overflow_max} with edges {_listed(self.edges)}")
-        if self.overflow_max < 1:
-            raise OptionError(f"overflow_max must be at least 1, got {self.overflow_max}")
+        check_counts(overflow_max=self.overflow_max)
 
     @classmethod
     def covering(cls, edges: tuple[int, ...], longest: int) -> "BucketSpec":
@@ -91,6 +90,8 @@ def check_edges(edges: tuple[int, ...]) -> None:
     """Edges are positive and ascend."""
     if any(edge < 1 for edge in edges):
         raise OptionError(f"bucket edges must be positive, got {_listed(edges)}")
+    if edges and max(edges) > LONGEST:
+        raise OptionError(f"bucket edges must be at most {LONGEST}, got {max(edges)}")
     if any(left >= right for left, right in pairwise(edges)):
         raise OptionError(f"bucket edges must ascend, got {_listed(edges)}; did you mean {_listed(sorted(set(edges)))}?")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from brim.core.errors import OptionError, at_least_one, did_you_mean, one_of
+from brim.core.errors import OptionError, check_counts, did_you_mean, one_of
 from brim.core.fingerprint import fingerprint
 from brim.plan.buckets import check_edges
 from brim.plan.packing import PackingConfig
@@ -81,7 +81,7 @@ class BatchingConfig:
 
     def _check_numbers(self) -> None:
         counts = ("token_budget", "num_buckets", "overflow_max", "pad_to_multiple", "max_sequences", "window", "microbatches_per_step")
-        at_least_one(**{name: getattr(self, name) for name in counts})
+        check_counts(**{name: getattr(self, name) for name in counts})
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 

@@ -8,6 +8,7 @@ is, for any W.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ ATTENTION_SCALE = 12_288
 NULL = -1
 
 
-def cost(slots: NDArray[np.int64], attention: NDArray[np.int64]) -> NDArray[np.int64]:
+def cost(slots: NDArray[np.int64], attention: NDArray[Any]) -> NDArray[np.int64]:
     """What a microbatch costs, in slots: linear in its slots, and in the squared lengths that attention sees."""
     return slots + attention // ATTENTION_SCALE
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.counting import count_values, merge_counts
-from brim.core.errors import at_least_one, one_of
+from brim.core.errors import check_counts, one_of
 
 try:
     from brim.plan import _kernel as kernel
@@ -68,7 +68,7 @@ def widths_for_counts(
 ) -> tuple[int, ...]:
     """The same for distinct lengths, ascending, and how often each occurs."""
     goal = OptimizationGoal(one_of("goal", goal, OptimizationGoal))
-    at_least_one(num_buckets=num_buckets, multiple=multiple)
+    check_counts(num_buckets=num_buckets, multiple=multiple)
     widths, many = merge_counts(-(-np.maximum(lengths, 1) // multiple) * multiple, counts)
     if len(widths) == 0:
         return (multiple,)

@@ -165,7 +165,7 @@ function shapeWords(shapes, all, few) {
   const common = shapes.reduce((a, b) => (b.times > a.times ? b : a));
   return `${plural(shapes.length, "distinct shape")} in ${microbatches(all)}: so many programs for a model that compiles one for each. `
     + `The most frequent, ${count(common.rows)} × ${count(common.width)}, comes ${plural(common.times, "time")}. `
-    + (few ? "A larger circle is a more frequent shape." : "Neighbouring shapes share a square; a darker one holds more microbatches.")
+    + (few ? "A larger circle is a more frequent shape." : "Neighbouring shapes share a square; a stronger colour holds more microbatches.")
     + forAllRanks();
 }
 
