@@ -281,7 +281,7 @@ def test_a_measured_machine_turns_costs_into_seconds_and_bytes():
     row = report.to_dict()["strategies"][-1]
     assert row["bytes"] == pytest.approx(1_000_000 + 10 * row["peak"])
     assert "MB" in report.table()[0][5]
-    assert any("-b 4096 is safe" in note for note in report.notes)
+    assert any("plan with -b 4096." in note for note in report.notes)
     assert report.to_dict()["measured"] == {}
     assert "No way of batching gains" in report.advice  # as many steps as before
 

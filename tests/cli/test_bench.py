@@ -78,7 +78,11 @@ def test_a_budget_that_memory_did_not_limit_says_so(tmp_path):
     [
         (100, "packed", "Plan with -b 128 --pack."),
         (200, "padded", "Plan with -b 200."),
-        (300, "packed", "Plan with -b 256 --pack --overflow truncate, split or skip: 300 tokens, the longest sample, do not fit."),
+        (
+            300,
+            "packed",
+            "Plan with -b 256 --pack and --overflow truncate, split or skip: the longest sample has 300 tokens, more than was tried.",
+        ),
     ],
 )
 def test_the_budget_to_plan_with_holds_the_longest_sample_if_one_can(length, layout, said):
@@ -96,7 +100,8 @@ def test_the_budget_to_plan_with_holds_the_longest_sample_if_one_can(length, lay
         ("--model tiny --resolution fine", "'fine' is not a share such as 5%"),
         ("--model tiny --resolution 100%", "resolution must be at least 0 and below 1, got 1.0"),
         ("--model tiny --steps 0", "steps must be at least 1, got 0"),
-        ("--model tiny --max-seconds 0", "max_seconds must be above 0, got 0.0"),
+        ("--model tiny --max-seconds 0", "max_seconds must be above 0 and finite, got 0.0"),
+        ("--model tiny --max-seconds inf", "max_seconds must be above 0 and finite, got inf"),
         ("--model tiny --start 0", "start must be at least 1, got 0"),
         ("--model tiny --most 63", "most must be at least 64, because sizes are multiples of it, got 63"),
         ("--model tiny --layout padded --length 1000 --most 999", "most must be at least 1000"),

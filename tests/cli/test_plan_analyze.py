@@ -30,6 +30,7 @@ def here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("analyze")
     lengths = np.clip(np.random.default_rng(0).lognormal(5.7, 0.8, 5000), 1, 3000).astype(np.int32)
     LengthCache(Ids.rows(5000), lengths).save(folder / "lengths.jsonl")
+    Capacity(unit="lanes", trials=(Trial(size=1, seconds=1.0, peak=1),)).save(folder / "lanes.json")
     return folder
 
 
@@ -107,6 +108,7 @@ def test_a_terminal_that_knows_no_blocks_is_no_error(here):
         ("brim plan analyze -l lengths.jsonl -n 0", "at least 1, got 0"),
         ("brim plan analyze -l lengths.jsonl --measured nothing", "cannot read nothing"),
         ("brim plan analyze -l lengths.jsonl --measured lengths.jsonl", "is not a capacity"),
+        ("brim plan analyze -l lengths.jsonl --measured lanes.json", "measured in lanes, not in tokens"),
         ("brim plan suggest -l lengths.jsonl -n 0", "buckets must be at least 1, got 0"),
         ("brim plan suggest -l lengths.jsonl --max-length 0", "at least 1, got 0"),
         ("brim plan suggest -l lengths.jsonl --pad-to-multiple 0", "at least 1, got 0"),

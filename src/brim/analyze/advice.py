@@ -59,7 +59,7 @@ def notes(
     if capacity is not None and chosen.peak > capacity.largest.size:
         found.append(
             f"The largest batch of {chosen.name} has {chosen.peak:,} {capacity.unit}, and {capacity.largest.size:,} is the most that was "
-            f"measured to fit: -b {capacity.largest.size} is safe."
+            f"measured to fit: plan with -b {capacity.largest.size}{_or_cut(counts, capacity.largest.size)}."
         )
     too_long = counts.samples - counts.up_to(limit).samples
     if too_long:
@@ -77,6 +77,10 @@ def notes(
             f"at {fixed.fill.ratio:.1%} fill."
         )
     return tuple(found)
+
+
+def _or_cut(counts: LengthCounts, budget: int) -> str:
+    return " and say what to do with longer samples (--overflow)" if int(counts.lengths[-1]) > budget else ""
 
 
 def _about_buckets(analysis: BucketAnalysis, best: BucketSuggestion) -> list[str]:

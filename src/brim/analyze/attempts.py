@@ -12,6 +12,7 @@ earlier attempt does not count against a smaller one.
 
 import ctypes
 import gc
+import math
 import os
 import signal
 import subprocess
@@ -85,8 +86,8 @@ class Attempts:
         """
         if memory is not None and memory < 1:
             raise OptionError(f"memory must be at least 1 byte, got {memory}")
-        if not max_seconds > 0:
-            raise OptionError(f"max_seconds must be above 0, got {max_seconds}")
+        if not 0 < max_seconds < math.inf:
+            raise OptionError(f"max_seconds must be above 0 and finite, got {max_seconds}")
         if steps < 1:
             raise OptionError(f"steps must be at least 1, got {steps}")
         self._host = int(SHARE * memory_available())

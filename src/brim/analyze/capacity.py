@@ -9,6 +9,7 @@ answer is a size that fitted when it was tried, next to one that did not.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,9 @@ from brim.core.html import table_html
 FORMAT = "brim.capacity/1"
 ENOUGH = 0.95
 """The share of the best throughput from which on a size is fast enough."""
+
+LARGEST = 2**62
+"""Neither sizes nor bytes go beyond this."""
 
 Why = Literal["out of memory", "too slow", "killed"]
 
@@ -45,11 +49,11 @@ class Trial:
     """What was seen of a failure: a signal, a message."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise DataError(f"a size is at least 1, got {self.size}")
+        if type(self.size) is not int or not 1 <= self.size <= LARGEST:
+            raise DataError(f"a size is an integer from 1 to {LARGEST}, got {self.size}")
         if self.why is not None and self.why not in get_args(Why):
             raise DataError(f"a trial fails for one of {', '.join(get_args(Why))}, got {self.why!r}")
-        if self.fits and (not (self.seconds or 0) > 0 or (self.peak or 0) < 0 or self.peak is None):
+        if self.fits and not (0 < (self.seconds or 0) < math.inf and 0 <= (-1 if self.peak is None else self.peak) <= LARGEST):
             raise DataError(f"a size that fits has seconds and a peak, got {self.seconds} and {self.peak} for {self.size}")
 
     @property
@@ -172,7 +176,7 @@ class Capacity:
         try:
             trials = tuple(Trial(**{name: trial[name] for name in names}) for trial in values["trials"])
             return cls(unit=str(values["unit"]), trials=trials, measured=dict(values["measured"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, DataError) as error:
             raise DamagedError(f"this is not a capacity: {type(error).__name__}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -188,10 +192,10 @@ class Capacity:
             DamagedError: It is not a capacity, or of another version.
         """
         try:
-            values = json.loads(Path(path).read_bytes())
+            values = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DamagedError(f"{path} is not a capacity: it is truncated or damaged") from None
         try:
             return cls.from_dict(values if isinstance(values, dict) else {})
@@ -287,6 +291,11 @@ def find_capacity(attempt: Callable[[int], Trial], search: Search, *, measured: 
     if low == 0:
         raise BrimError(f"not even {trials[-1].size:,} {search.unit} fit: {_reason(trials[-1])}")
     return Capacity(unit=search.unit, trials=tuple(trials), measured=measured or {})
+
+
+def _no_number(word: str) -> float:
+    """NaN and Infinity are not JSON."""
+    raise ValueError(word)
 
 
 def _reason(trial: Trial) -> str:

@@ -175,7 +175,12 @@ def plan_with(capacity: Capacity) -> str:
     longest, largest = capacity.measured["length"], capacity.largest.size
     pack = " --pack" if capacity.measured["layout"] == "packed" else ""
     if longest > largest:
-        return f"Plan with -b {largest}{pack} --overflow truncate, split or skip: {longest:,} tokens, the longest sample, do not fit."
+        why = (
+            "more than was tried"
+            if capacity.limit == "most"
+            else f"more than {'is fast enough' if capacity.limit == 'too slow' else 'fits'}"
+        )
+        return f"Plan with -b {largest}{pack} and --overflow truncate, split or skip: the longest sample has {longest:,} tokens, {why}."
     return f"Plan with -b {max(capacity.knee.size, longest)}{pack}."
 
 

@@ -72,13 +72,20 @@ def analyze(
         _spec(table, bucket_edges, overflow_max),
         num_bins=options.pop("bins"),
         pack_length=options.pop("pack_max_len"),
-        capacity=None if measured is None else Capacity.load(measured),
+        capacity=None if measured is None else _capacity(measured),
         **options,
     )
     if output is not None:
         with atomic_file(output) as file:
             file.write(json.dumps(report.to_dict(), indent=2).encode() + b"\n")
     show_json(report.to_dict()) if as_json else _show(report, width)
+
+
+def _capacity(path: str) -> Capacity:
+    capacity = Capacity.load(path)
+    if capacity.unit != "tokens":
+        raise OptionError(f"{path} was measured in {capacity.unit}, not in tokens; measure with: brim bench batch-size -o FILE")
+    return capacity
 
 
 def _spec(table: LengthCache, edges: tuple[int, ...] | None, overflow_max: int | None) -> BucketSpec | None:
