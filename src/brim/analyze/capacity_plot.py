@@ -93,7 +93,7 @@ def _failures(axes: Any, failed: list[Trial]) -> None:
         some = [trial for trial in failed if trial.why == why]
         axes.plot([trial.size for trial in some], [_gb(trial.peak) for trial in some], "x", color=WARN, label=why)
     if failed:
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.9), frameon=False, fontsize=9)
+        axes.legend(loc="lower right", frameon=False, fontsize=9)
 
 
 def _sizes(axes: Any, capacity: Capacity) -> None:
