@@ -68,6 +68,7 @@ def test_histograms_of_nothing_are_refused():
 def test_lengths_come_in_every_form_people_have_them_in():
     forms = [[3, 1, 2], (3, 1, 2), {"a": 3, "b": 1, "c": 2}, {1: 3, 2: 1, 3: 2}, np.array([3, 1, 2]), iter([3, 1, 2])]
     forms.append(LengthCache.from_lengths({"a": 3, "b": 1, "c": 2}))
+    forms.append({2**70: 3, 5: 1, 6: 2})
     assert {compute_length_histogram(form).total for form in forms} == {6}
     for bad, words in [([1.5], "integers"), ([[1]], "one row"), ([-1], "got -1 to -1"), ([2**31], "2147483648"), (["a"], "integers")]:
         with pytest.raises(DataError, match=words):
@@ -224,6 +225,7 @@ def test_the_options_of_a_strategy_build_it(tmp_path):
         {"token_budget": 1000, "pad_to_multiple": 16},  # below the longest
         {"token_budget": 4096, "buckets": BucketSpec(edges=(100,), overflow_max=700), "pad_to_multiple": 8},
         {"token_budget": 4096, "buckets": BucketSpec(edges=(), overflow_max=3000)},
+        {"token_budget": 700, "buckets": BucketSpec(edges=(), overflow_max=3000), "pad_to_multiple": 16},
     ]
     for case in cases:
         for strategy in compare_strategies(table, **case):
@@ -254,6 +256,13 @@ def test_a_report_says_what_to_choose_and_why():
 def test_a_report_does_not_promise_gains_where_there_are_none():
     assert "No way of batching gains" in create_efficiency_report([50] * 100).advice
     assert create_efficiency_report([1]).strategies[0].fill.ratio == 1.0
+
+
+def test_a_report_may_start_from_a_histogram():
+    lengths = long_tailed(400)
+    report = create_efficiency_report(compute_length_histogram(lengths), token_budget=4096)
+    assert report.histogram.total == lengths.sum()
+    assert report.strategies[-1].fill.used == lengths.sum()
 
 
 def test_a_report_counts_what_is_too_long_instead_of_failing():

@@ -104,6 +104,16 @@ class Greedy(Hoard):
         self.held = np.ones(LIMIT // 8 + 1)
 
 
+class KilledOnce(Hoard):
+    """The first time, by somebody else."""
+
+    def prepare(self, size):
+        if not os.path.exists(os.environ["MARK"]):
+            open(os.environ["MARK"], "w").close()
+            kill_myself()
+        return super().prepare(size)
+
+
 def gone(pid):
     """Whether a process is no more. One that nobody has waited for would still be there."""
     try:
@@ -335,3 +345,10 @@ def test_what_is_available_here_is_a_part_of_the_memory():
 def test_importing_the_attempts_loads_no_torch():
     check = "import sys, brim.analyze.attempts, brim.train.trial; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_child_that_somebody_else_killed_gets_a_second_attempt(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    with Attempts(KilledOnce, memory=LIMIT) as attempt:
+        assert attempt(5).fits
+    assert (tmp_path / "mark").exists()

@@ -121,7 +121,7 @@ def test_the_knee_is_the_smallest_that_is_nearly_as_fast_as_the_fastest():
     ("why", "said"),
     [
         ("out of memory", "6,400 is the largest that fits, 9,000 runs out of memory"),
-        ("killed", "6,400 is the largest that fits, 9,000 is killed, most likely for its memory"),
+        ("killed", "6,400 is the largest that fits, 9,000 was killed"),
         ("too slow", "6,400 is the largest that is fast enough, 9,000 is too slow, and what memory allows was not reached"),
         (None, "6,400 is the largest that was to be tried, and it fits: what memory allows was not reached"),
     ],

@@ -78,6 +78,44 @@ def test_a_plan_that_is_as_cheap_as_any_is_kept_and_another_is_told_what_to_choo
     assert "Choose" in wasteful.advice
 
 
+def test_a_plan_of_many_small_microbatches_is_not_kept_though_it_pads_nothing():
+    made = create_plan_report(plan(token_budget=100_000, max_sequences=1))
+    assert made.own.fill.ratio == 1.0
+    assert "of the budget on average" in made.verdict
+    assert not made.advice.startswith("Keep it")
+
+
+def test_what_is_dropped_is_no_saving():
+    """Halving the samples must not double the speed."""
+    made = create_plan_report(plan(n=60, token_budget=4096, drop_last=True, **FIXED))
+    before = made.efficiency.strategies[0]
+    assert made.own.fill.used < before.fill.used
+    assert made.rows[1].speedup == pytest.approx((made.own.fill.used / made.own.cost) / (before.fill.used / before.cost))
+
+
+@pytest.mark.parametrize(
+    ("overflow", "words"),
+    [("skip", "longer than 500 tokens are left out"), ("truncate", "are cut to that"), ("split", "are in pieces")],
+)
+def test_the_page_says_what_became_of_long_samples(overflow, words):
+    made = create_plan_report(plan(overflow=overflow, overflow_max=500))
+    page = made.html()
+    assert words in page
+    assert f"{made.efficiency.histogram.count:,} {'pieces' if overflow == 'split' else 'samples'} of" in page
+
+
+def test_empty_microbatches_of_a_share_are_its_own():
+    whole = plan()
+    shares = [create_plan_report(whole.shard(rank, 7)).facts for rank in range(7)]
+    assert sum(facts["empty"] for facts in shares) == whole.shard(0, 7).deal(0).nulls
+    assert {facts["empty"] for facts in shares} <= {0, 1}
+
+
+def test_more_ranks_than_anyone_has_are_refused_at_once():
+    with pytest.raises(OptionError, match="at most 16384 ranks, got 1000000"):
+        create_plan_report(plan(), world_sizes=(1_000_000,))
+
+
 def test_the_page_says_what_the_plan_is():
     made = plan(**FIXED)
     page = create_plan_report(made, name="runs/plan", lengths=table()).html()

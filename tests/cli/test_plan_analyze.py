@@ -68,6 +68,34 @@ def test_the_answer_is_in_the_json(here):
     assert [one["name"] for one in report["strategies"]][1:3] == ["grouped by length", "4 buckets now"]
 
 
+def test_standard_output_is_written_into_as_a_file_and_as_a_pipe(here):
+    line = "brim plan analyze -l lengths.jsonl -o /dev/stdout"
+    piped = run(line, here).stdout
+    assert piped.startswith("{")
+    assert "Choose" in piped
+    with open(here / "both.txt", "w") as file:
+        words = line.split()
+        subprocess.run([str(BIN / words[0]), *words[1:]], cwd=here, stdout=file, check=True)
+    assert (here / "both.txt").read_text() == piped
+
+
+def test_buckets_that_suggest_prints_are_taken_by_analyze(here):
+    for many in (1, 3):
+        flags = run(f"brim plan suggest -l lengths.jsonl -n {many}", here).stdout.splitlines()[0]
+        assert f"{many} buckets now" in run(f"brim plan analyze -l lengths.jsonl {flags}", here).stdout
+
+
+def test_the_words_and_the_table_have_the_same_numbers(here):
+    """Also where samples are cut and widths are rounded."""
+    for options in ("-b 300 --bucket-edges 128 --overflow-max 200", "-b 500 --bucket-edges 100,250 --pad-to-multiple 64"):
+        found = json.loads(run(f"brim plan analyze -l lengths.jsonl {options} --json", here).stdout)
+        fills = {one["name"]: f"{one['fill']:.1%}" for one in found["strategies"]}
+        now, best = (next(fill for name, fill in fills.items() if name.endswith(end)) for end in ("buckets now", "optimal buckets"))
+        said = next(note for note in found["notes"] if "as they are fill" in note)
+        assert f"fill {now};" in said
+        assert f"fill {best}:" in said
+
+
 def test_samples_that_are_too_long_are_counted_and_said(here):
     shown = run("lazarus data batching analyze -c lengths.jsonl --bucket-edges 128,256 --overflow-max 1024", here).stdout
     longer = int((LengthCache.load(here / "lengths.jsonl").lengths > 1024).sum())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.core.atomic import atomic_directory, atomic_file
+from brim.core.atomic import atomic_directory, atomic_file, check_target
 from brim.core.columns import Columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 from brim.core.fingerprint import fingerprint
@@ -186,6 +186,15 @@ def test_a_link_stays_and_what_it_points_to_is_written(tmp_path):
         file.write(b"whole")
     assert link.is_symlink()
     assert (tmp_path / "elsewhere" / "file").read_bytes() == b"whole"
+
+
+def test_what_would_be_in_the_way_is_said_beforehand(tmp_path):
+    (tmp_path / "file").touch()
+    check_target(tmp_path / "new" / "x")
+    with pytest.raises(OptionError, match="it is a directory"):
+        check_target(tmp_path)
+    with pytest.raises(OptionError, match="file is a file"):
+        check_target(tmp_path / "file" / "x" / "y")
 
 
 def test_a_pipe_is_written_into_and_not_replaced(tmp_path):

@@ -64,6 +64,12 @@ def test_numbers_beyond_64_bits_are_left_to_the_twin():
     assert edges.kernel is not None  # compiled here, so that the test above compares something
 
 
+def test_the_kernel_refuses_columns_of_different_sizes():
+    one, many = np.zeros(1, np.int64), np.zeros(100, np.int32)
+    with pytest.raises(ValueError, match="not equally long"):
+        edges.kernel.add_bucket(one, one, one, one, one.copy(), many)
+
+
 def test_more_buckets_never_waste_more_and_enough_buckets_waste_nothing():
     lengths = np.random.default_rng(1).integers(1, 100, 1000)
     costs = [sum(padded(lengths.tolist(), optimal_widths(lengths, k))) for k in (1, 2, 4, 8, 16, 99)]

@@ -69,7 +69,8 @@ def notes(
             f"longest has {int(counts.lengths[-1]):,} tokens."
         )
     if analysis is not None:
-        found += _about_buckets(analysis, best)
+        now = next(one for one in strategies if one.name.endswith("buckets now"))
+        found += _about_buckets(analysis, now, best)
     fixed = next((one for one in strategies if one.name.endswith("optimal buckets")), None)
     if fixed is not None and fixed.shapes > 1:
         found.append(
@@ -83,15 +84,15 @@ def _or_cut(counts: LengthCounts, budget: int) -> str:
     return " and say what to do with longer samples (--overflow)" if int(counts.lengths[-1]) > budget else ""
 
 
-def _about_buckets(analysis: BucketAnalysis, best: BucketSuggestion) -> list[str]:
+def _about_buckets(analysis: BucketAnalysis, now: Strategy, best: BucketSuggestion) -> list[str]:
     found: list[str] = []
     empty = [bucket for bucket in analysis.buckets if not bucket.sample_count]
     if empty:
         ends = ", ".join(f"{bucket.bucket_max_length:,}" for bucket in empty)
         found.append(f"{'This bucket is' if len(empty) == 1 else 'These buckets are'} empty: the one{'s' * (len(empty) > 1)} up to {ends}.")
-    if best.analysis.efficiency > analysis.efficiency + 0.0005:
+    if best.analysis.efficiency > now.fill.ratio + 0.0005:
         found.append(
-            f"The buckets as they are fill {analysis.efficiency:.1%}; the best {best.num_buckets} fill {best.analysis.efficiency:.1%}: "
+            f"The buckets as they are fill {now.fill.ratio:.1%}; the best {best.num_buckets} fill {best.analysis.efficiency:.1%}: "
             f"{bucket_flags(best.bucket_spec)}."
         )
     return found

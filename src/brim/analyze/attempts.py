@@ -2,8 +2,8 @@
 
 On a CPU, running out of memory means that the kernel kills somebody. So the work is done in a child, a plain interpreter at the other end
 of a socket (as in `brim.data.pool`), which offers itself to the kernel first; and the parent looks at the child's resident memory every
-20 ms and ends it at a limit, long before the machine is in trouble. A dead child is one failed attempt. Something else going wrong in the
-child is not: that is an error here.
+20 ms and ends it at a limit, long before the machine is in trouble. A dead child is one failed attempt; one that somebody else
+ended, long before the limit, gets a second one. Something else going wrong in the child is an error here.
 
 After a failure the next attempt gets a new child, because one that ran out of memory is not trusted to measure. What follows, and what a
 reader would get wrong: a search that never goes above a failure asks one child for growing sizes only, so what an allocator kept of an
@@ -116,6 +116,12 @@ class Attempts:
         Raises:
             BrimError: The work failed, and not for want of memory or time.
         """
+        trial = self._attempt(size)
+        if trial.why == "killed" and (trial.peak or 0) < self._watched // 2:  # for some reason that is not ours
+            trial = self._attempt(size)
+        return trial
+
+    def _attempt(self, size: int) -> Trial:
         try:
             child = self._ready_child()
             child.send(size)

@@ -78,7 +78,8 @@ class BucketAnalysis:
                 f"{low:>{high}}-{bucket.bucket_max_length:<{high}} {bucket.sample_count:>{numbers},} {fill:>6} "
                 f"{self._share_of_waste(bucket):>8.1%} {bar(bucket.efficiency if bucket.sample_count else 0, width)}".rstrip()
             )
-        lines.append(f"{'all':<{2 * high + 1}} {self.num_samples:>{numbers},} {self.efficiency:>6.1%}")
+        fill = f"{self.efficiency:.1%}" if self.num_samples else "-"
+        lines.append(f"{'all':<{2 * high + 1}} {self.num_samples:>{numbers},} {fill:>6}")
         if self.too_long:
             lines.append(f"{_samples(self.too_long)} longer than {self.bucket_spec.overflow_max:,} and in no bucket")
         return "\n".join(lines)

@@ -134,7 +134,7 @@ class Capacity:
         failed = 0 if self.failed is None else self.failed.size
         return {
             "out of memory": f"fits, {failed:,} runs out of memory",
-            "killed": f"fits, {failed:,} is killed, most likely for its memory",
+            "killed": f"fits, {failed:,} was killed",
             "too slow": f"is fast enough, {failed:,} is too slow, and what memory allows was not reached",
             "most": "was to be tried, and it fits: what memory allows was not reached",
         }[self.limit]

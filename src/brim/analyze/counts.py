@@ -18,12 +18,14 @@ from brim.data.lengths import LengthCache
 SomeLengths = LengthCache | Mapping[Any, int] | NDArray[np.integer[Any]] | Iterable[int]
 
 
-def as_table(lengths: SomeLengths) -> LengthCache:
-    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other.
+def as_table(lengths: "SomeLengths | LengthCounts") -> LengthCache:
+    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other, counts.
 
     Raises:
         DataError: There are none, or one is negative or not an integer.
     """
+    if isinstance(lengths, LengthCounts):
+        lengths = np.repeat(lengths.lengths.astype(np.int32), lengths.counts)
     if not isinstance(lengths, LengthCache | Mapping):
         column = np.asarray(lengths if isinstance(lengths, np.ndarray) else list(lengths))
         if column.ndim != 1 or (len(column) and column.dtype.kind not in "iu"):

@@ -144,7 +144,18 @@ def _costs(axes: Any, epoch: EpochView, dealt: Dealt) -> None:
     above = np.divide(costs.max(axis=1), mean, out=np.ones_like(mean), where=mean > 0) - 1
     short = dealt.last_step < dealt.deal.step_size and len(above) > 1
     axes.vlines(np.arange(len(above)), 0, 100 * above, color=USED, linewidth=0.8)
-    axes.set_ylim(0, max(1.0, 105 * float((above[:-1] if short else above).max(initial=0.0))))
+    top = max(1.0, 105 * float((above[:-1] if short else above).max(initial=0.0)))
+    axes.set_ylim(0, top)
+    if short and 100 * above[-1] > top:
+        axes.annotate(
+            f"the last step is short: {100 * above[-1]:.0f}%",
+            (1, 0.98),
+            xycoords="axes fraction",
+            ha="right",
+            va="top",
+            fontsize=8,
+            color=SOFT,
+        )
     _named(
         axes,
         f"{dealt.ranks} ranks: the slowest costs {imbalance(costs):.2%} more than the mean",

@@ -21,7 +21,7 @@ from brim.analyze.page.payload import create_payload
 from brim.analyze.plan_view import METRICS, EpochView, PlanView, create_plan_view, imbalance, order_stats, waste_stats
 from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
 from brim.analyze.strategies import Strategy, strategy_of
-from brim.core.atomic import atomic_file
+from brim.core.atomic import atomic_file, check_target
 from brim.core.errors import MismatchError, OptionError
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
@@ -32,6 +32,8 @@ from brim.plan.verify import NAMED, compare_lengths
 PAGE_BYTES = 4_000_000
 """What the numbers of a page may take."""
 NOTEBOOK_BYTES = 400_000
+SMALL = 0.5
+"""The share of the budget below which microbatches are small enough to be worth a word."""
 SUFFIXES = (".html", ".png")
 
 
@@ -62,15 +64,35 @@ class PlanReport:
         if self.own.batches == 0:
             return "This plan has no microbatches: everything is left out by drop_last."
         wasted = f"{fill.waste:.2%} of the slots it pays for are padding" if fill.used < fill.slots else "nothing it pays for is padding"
-        gain = self.own.speedup(before)
+        gain = self._gain
         speed = f", and an epoch costs {gain:.2f} times less than {before.name}" if gain >= ENOUGH else ""
-        return f"This plan is {fill.ratio:.2%} full: {wasted}{speed}."
+        return f"This plan is {fill.ratio:.2%} full: {wasted}{speed}.{self._small()}"
+
+    @property
+    def _gain(self) -> float:
+        """Over random batches, by the cost of a token: what is dropped is no saving."""
+        before = self.efficiency.strategies[0]
+        return self.own.speedup(before) * self.own.fill.used / before.fill.used if before.fill.used else self.own.speedup(before)
+
+    @property
+    def _used(self) -> float:
+        """How much of the budget a microbatch takes on average."""
+        return self.own.fill.slots / (self.own.batches * self.plan.config.token_budget)
+
+    def _small(self) -> str:
+        """A budget that is hardly used is the one waste that padding does not show."""
+        if self._used >= SMALL:
+            return ""
+        return (
+            f" But its microbatches take only {self._used:.1%} of the budget on average, so there are many more of them than there need be."
+        )
 
     @property
     def advice(self) -> str:
         """What to choose: this plan, unless another way of batching is noticeably cheaper."""
         chosen = choose_strategy(self.efficiency.strategies)
-        if self.own.batches and self.own.cost <= chosen.cost * ENOUGH:
+        dear = self.own.cost * chosen.fill.used > chosen.cost * self.own.fill.used * ENOUGH
+        if self.own.batches and not dear and (self._used >= SMALL or self.own.batches <= 2 * chosen.batches):
             return "Keep it: no other way of batching these lengths is noticeably cheaper."
         return self.efficiency.advice
 
@@ -78,7 +100,7 @@ class PlanReport:
     def rows(self) -> list[StrategyRow]:
         """The comparison: what all are compared with, the plan unless it is empty, the other ways."""
         before, *others = self.efficiency.strategies
-        own = [StrategyRow(self.own, self.own.speedup(before), own=True)] if self.own.batches else []
+        own = [StrategyRow(self.own, self._gain, own=True)] if self.own.batches else []
         return [StrategyRow(before, 1.0), *own, *(StrategyRow(other, other.speedup(before)) for other in others)]
 
     @cached_property
@@ -100,7 +122,7 @@ class PlanReport:
             "steps": deal.steps,
             "microbatches_per_step": deal.step_size,
             "last_step": dealt.last_step,
-            "empty": deal.nulls,
+            "empty": deal.nulls if self.view.rank is None else deal.rounds - len(order),
             "dropped_microbatches": deal.dropped,
             "repeated_microbatches": deal.repeated,
             "dropped_sequences": epoch.dropped,
@@ -164,10 +186,7 @@ class PlanReport:
             OptionError: The name ends in neither .html nor .png.
             MissingExtraError: It ends in .png, and matplotlib is not installed.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix not in SUFFIXES:
-            raise OptionError(f"cannot write {path}: a report ends in .html or .png")
-        if suffix == ".html":
+        if check_report(path) == ".html":
             content = self.html().encode()
         else:
             from brim.analyze.figures import draw_png
@@ -207,12 +226,17 @@ class PlanReport:
     def _length_words(self) -> str:
         lengths, config, cut = self.efficiency.histogram, self.plan.config, self.plan.counts
         p50, p90, p99 = (lengths.percentiles[percent] for percent in (50, 90, 99))
+        things = "piece" if cut.split else "sample"
         spread = (
-            f"{_counted(lengths.count, 'sample')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,.1f} on average: "
+            f"{_counted(lengths.count, things)} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,.1f} on average: "
         )
         half = f"half have at most {p50:,}, nine in ten at most {p90:,}, 99% at most {p99:,}."
         buckets = f" Dashed lines are where the {len(self.view.bands)} buckets end." if self.view.bucketed else ""
-        over = "" if cut.untouched else f" As they are planned: cut to {config.limit:,} by overflow={config.overflow!r}."
+        over = {
+            "skip": f" {_that_are(cut.skipped, config.limit)} left out.",
+            "truncate": f" {_that_are(cut.truncated, config.limit)} cut to that.",
+            "split": f" {_that_are(cut.split, config.limit)} in pieces.",
+        }.get("" if cut.untouched else config.overflow, "")
         return spread + half + buckets + over
 
     def _length_bins(self) -> dict[str, Any]:
@@ -267,6 +291,19 @@ class PlanReport:
             "Options": {"buckets end at": None if plan.buckets is None else _shown(plan.buckets.widths)}
             | {name.strip("_").replace("_", " "): _shown(value) for name, value in options.items()},
         }
+
+
+def check_report(path: str | os.PathLike[str]) -> str:
+    """The suffix of a report of this name.
+
+    Raises:
+        OptionError: It ends in neither .html nor .png, or cannot be written.
+    """
+    check_target(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise OptionError(f"cannot write {path}: a report ends in .html or .png")
+    return suffix
 
 
 def create_plan_report(
@@ -325,6 +362,10 @@ def _worlds(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _that_are(number: int, limit: int) -> str:
+    return f"{_counted(number, 'sample')} longer than {limit:,} tokens {'is' if number == 1 else 'are'}"
 
 
 def _microbatches(number: int) -> str:

@@ -25,6 +25,7 @@ Numbers = NDArray[np.int64]
 
 METRICS = ("width", "tokens", "cost")
 WORLD_SIZES = (1, 2, 4, 8)
+MOST_RANKS = 16_384
 MAX_BANDS = 8
 
 
@@ -208,6 +209,8 @@ def _checked_sizes(plan: BatchPlan, world_sizes: Sequence[int] | None) -> tuple[
     sizes = tuple(dict.fromkeys(world_sizes if world_sizes is not None else WORLD_SIZES))
     if not sizes or min(sizes) < 1:
         raise OptionError(f"the numbers of ranks must be at least 1, got {', '.join(map(str, sizes)) or 'none'}")
+    if max(sizes) > MOST_RANKS:
+        raise OptionError(f"a report is dealt to at most {MOST_RANKS} ranks, got {max(sizes)}")
     return sizes
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from brim.analyze.advice import advise, notes
 from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
 from brim.analyze.capacity import Capacity, bytes_text
-from brim.analyze.counts import SomeLengths, as_table
-from brim.analyze.histogram import LengthHistogram, compute_length_histogram
-from brim.analyze.strategies import Strategy, compare_strategies, longest_kept
+from brim.analyze.counts import as_table
+from brim.analyze.histogram import Countable, LengthHistogram, compute_length_histogram
+from brim.analyze.strategies import Strategy, compare_strategies, effective_buckets, longest_kept
 from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
 from brim.core.errors import check_counts
 from brim.core.html import table_html
@@ -100,7 +100,7 @@ class BatchingEfficiencyReport:
 
 
 def create_efficiency_report(
-    lengths: SomeLengths,
+    lengths: Countable,
     bucket_spec: BucketSpec | None = None,
     *,
     token_budget: int | None = None,
@@ -121,19 +121,20 @@ def create_efficiency_report(
     Raises:
         DataError: There are no lengths.
     """
-    table = as_table(lengths)
+    table = as_table(lengths.counts if isinstance(lengths, LengthHistogram) else lengths)
     histogram = compute_length_histogram(table, num_bins)
     budget = token_budget if token_budget is not None else max(BUDGET, histogram.longest)
     check_counts(num_buckets=num_buckets)
     many = num_buckets or (bucket_spec.num_buckets if bucket_spec is not None else NUM_BUCKETS)
-    limit = longest_kept(budget, bucket_spec, pad_to_multiple)
-    analysis = analyze_bucket_efficiency(histogram, bucket_spec) if bucket_spec is not None else None
+    buckets = effective_buckets(bucket_spec, budget, pad_to_multiple) if bucket_spec is not None else None
+    limit = longest_kept(budget, buckets, pad_to_multiple)
+    analysis = analyze_bucket_efficiency(histogram, buckets) if buckets is not None else None
     kept = histogram.counts.cut_to(limit)
     suggestions = {goal: suggest_bucket_edges(kept, many, goal, pad_to_multiple=pad_to_multiple) for goal in OptimizationGoal}
     strategies = compare_strategies(
         table,
         budget,
-        buckets=bucket_spec,
+        buckets=buckets,
         num_buckets=many,
         pack_length=pack_length,
         pad_to_multiple=pad_to_multiple,

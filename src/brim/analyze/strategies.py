@@ -95,6 +95,8 @@ def compare_strategies(
         OptionError: A number cannot work.
     """
     check_counts(token_budget=token_budget, num_buckets=num_buckets, pack_length=pack_length, batch_size=batch_size)
+    if buckets is not None:
+        buckets = effective_buckets(buckets, token_budget, pad_to_multiple)
     limit = longest_kept(token_budget, buckets, pad_to_multiple)
     lengths = np.minimum(table.lengths, np.int32(limit))
     size = min(len(lengths), batch_size or max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
@@ -123,6 +125,19 @@ def longest_kept(token_budget: int, buckets: BucketSpec | None, pad_to_multiple:
         raise OptionError(f"pad_to_multiple {pad_to_multiple} is above token_budget {token_budget}")
     most = token_budget // pad_to_multiple * pad_to_multiple
     return most if buckets is None else min(most, buckets.overflow_max)
+
+
+def effective_buckets(buckets: BucketSpec, token_budget: int, pad_to_multiple: int) -> BucketSpec:
+    """Buckets as the planner has them: every width a multiple, the last one no wider than the budget.
+
+    Raises:
+        OptionError: An edge is above the budget.
+    """
+    most = longest_kept(token_budget, None, pad_to_multiple)
+    *edges, last = (-(-width // pad_to_multiple) * pad_to_multiple for width in buckets.widths)
+    if edges and edges[-1] > most:
+        raise OptionError(f"bucket edge {buckets.edges[-1]} is above the longest sample that fits, {most} (token_budget {token_budget})")
+    return BucketSpec.covering(tuple(dict.fromkeys(edges)), min(last, most))
 
 
 class Shared(NamedTuple):

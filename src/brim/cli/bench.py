@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from brim.analyze.attempts import Attempts
 from brim.analyze.capacity import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
 from brim.analyze.capacity_plot import check_plot, save_plot
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
+from brim.core.atomic import check_target
 from brim.core.errors import OptionError
 from brim.data.lengths import LengthCache
 from brim.train.config import SftConfig
@@ -112,8 +112,8 @@ def _check_files(output: str | None, plot: str | None) -> None:
     if plot is not None:
         check_plot(plot)
     for path in (output, plot):
-        if path is not None and Path(path).is_dir():
-            raise OptionError(f"cannot write {path}: it is a directory")
+        if path is not None:
+            check_target(path)
 
 
 def _trial(options: dict[str, Any]) -> TrainingTrial:

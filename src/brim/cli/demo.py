@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from brim.analyze.plan_report import create_plan_report
+from brim.analyze.plan_report import check_report, create_plan_report
 from brim.analyze.strategies import compare_strategies
 from brim.cli.show import measuring_progress, show_table
 from brim.data.lengths import LengthCache
@@ -42,6 +42,8 @@ def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | 
 
     Exit status: 0 every check held, 1 one did not, 2 the options are wrong.
     """
+    if report:
+        check_report(report)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(output or scratch)
         shown = folder if output else Path("DIR")

@@ -93,9 +93,9 @@ def _spec(table: LengthCache, edges: tuple[int, ...] | None, overflow_max: int |
         if overflow_max is not None:
             raise OptionError("--overflow-max needs --bucket-edges")
         return None
-    if overflow_max is not None:
+    if overflow_max is not None and (not edges or overflow_max != edges[-1]):
         return BucketSpec(edges=edges, overflow_max=overflow_max)
-    return BucketSpec.covering(edges, int(table.lengths.max(initial=1)))
+    return BucketSpec.covering(edges, overflow_max or int(table.lengths.max(initial=1)))
 
 
 def _show(report: BatchingEfficiencyReport, width: int) -> None:

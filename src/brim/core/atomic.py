@@ -5,6 +5,7 @@ the old target as it was, and at most a dotted leftover that the next write to t
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,16 +19,19 @@ from brim.core.errors import OptionError
 def atomic_file(target: str | os.PathLike[str], mode: str = "wb") -> Generator[IO[bytes], None, None]:
     """A binary file that appears at `target` when the block ends without an error, flushed to disk.
 
-    A link stays, and what it points to is written. A device or a pipe, such as /dev/stdout, is written into: it can be neither half there
-    nor replaced.
+    A link stays, and what it points to is written. What is open already (/dev/stdout), a device or a pipe is written into: it can be
+    neither half there nor replaced.
     """
-    target = Path(os.path.realpath(target)) if os.path.islink(target) else Path(target)
-    if target.is_dir():
-        raise OptionError(f"cannot write {target}: it is a directory")
-    if target.exists() and not target.is_file():
-        with _open(target, target, mode) as file:
-            yield file
+    check_target(target)
+    if (stream := _stream(Path(target), mode)) is not None:
+        with stream as file:
+            try:
+                yield file
+                file.flush()
+            except OSError as error:
+                raise _unwritable(Path(target), error) from None
         return
+    target = Path(os.path.realpath(target)) if os.path.islink(target) else Path(target)
     beside = _beside(target)
     _clean(beside)
     try:
@@ -41,6 +45,38 @@ def atomic_file(target: str | os.PathLike[str], mode: str = "wb") -> Generator[I
         if isinstance(error, OSError) and error.filename is None:  # from a write, such as a full disk: it names no file
             raise _unwritable(target, error) from None
         raise
+
+
+def check_target(target: str | os.PathLike[str]) -> None:
+    """Say now what would be wrong with writing to `target` later.
+
+    Raises:
+        OptionError: It is a directory, or in something that is none.
+    """
+    target = Path(target)
+    if target.is_dir():
+        raise OptionError(f"cannot write {target}: it is a directory")
+    for parent in target.parents:
+        if parent.exists():
+            if not parent.is_dir():
+                raise OptionError(f"cannot write {target}: {parent} is a file")
+            return
+
+
+OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+def _stream(target: Path, mode: str) -> IO[bytes] | None:
+    """What can only be written into; None for a file, which is written beside its place."""
+    numbered = OPEN_ALREADY.fullmatch(str(target))
+    number = int(numbered[1]) if numbered else STANDARD.get(str(target))
+    if number is not None:  # opened again by its name, a file would be written from its start, over what is there
+        try:
+            return os.fdopen(os.dup(number), "wb")
+        except OSError as error:
+            raise _unwritable(target, error) from None
+    return _open(target, target, mode) if target.exists() and not target.is_file() else None
 
 
 @contextmanager

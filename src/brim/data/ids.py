@@ -42,9 +42,9 @@ class Ids:
 
     @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
-        """From Python values."""
+        """From Python values. Integers that do not fit 64 bits, such as long hashes, become strings, and all others with them."""
         values = [int(value) if isinstance(value, np.integer) else value for value in ids]
-        if all(type(value) is int for value in values):
+        if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
             return cls.integers(np.array(values, np.int64))
         texts = [str(value) for value in values]
         joined = "".join(texts)

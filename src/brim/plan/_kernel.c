@@ -129,11 +129,12 @@ static PyObject *add_bucket(PyObject *self, PyObject *args)
     const int64_t *offset = offset_.buf, *lift = lift_.buf, *slope = slope_.buf, *x = x_.buf;
     int64_t *best = best_.buf;
     int32_t *chosen = chosen_.buf;
-    Py_ssize_t n = chosen_.len / sizeof(int32_t), at = 0, lines = 0;
+    Py_ssize_t n = chosen_.len / sizeof(int32_t), size = n * sizeof(int64_t), at = 0, lines = 0;
+    int uneven = offset_.len != size || lift_.len != size || slope_.len != size || x_.len != size || best_.len != size;
     int64_t *height = malloc((n ? n : 1) * sizeof(int64_t));
     int32_t *hull = malloc((n ? n : 1) * sizeof(int32_t));
     int failed = !height || !hull;
-    if (!failed) {
+    if (!failed && !uneven) {
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t j = 0; j < n; j++) {
             int64_t line = best[j] + lift[j];
@@ -169,6 +170,10 @@ static PyObject *add_bucket(PyObject *self, PyObject *args)
     PyBuffer_Release(&chosen_);
     if (failed)
         return PyErr_NoMemory();
+    if (uneven) {
+        PyErr_SetString(PyExc_ValueError, "the columns are not equally long");
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 

@@ -132,7 +132,7 @@ def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
 def _load(transformers: Any, name: str) -> Any:
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, need("safetensors", extra="train", user=USER).SafetensorError) as error:
         raise OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}") from None
 
 

@@ -73,7 +73,7 @@ function orderWords(n) {
   if (!n) return ["There are no microbatches."];
   const words = [], all = facts().microbatches, grouped = world.step_size > 1;
   // Inside a step microbatches are alike on purpose, so it is the steps whose order can be random.
-  const near = grouped ? stepLag : lag, chance = 1.96 / Math.sqrt(grouped ? world.steps : all);
+  const near = grouped ? stepLag : lag, chance = 3.3 / Math.sqrt(grouped ? world.steps : all);  // exceeded once in a thousand orders
   if (all < 3) {
     words.push("So few microbatches have no order to speak of.");
   } else if (trend === null) {
@@ -81,9 +81,9 @@ function orderWords(n) {
   } else if (near === null) {
     words.push(`Too few steps to say whether their order is random; position and ${metric} have a rank correlation of ${signed(trend)}.`);
   } else {
-    const odd = Math.max(Math.abs(near), Math.abs(trend)) > 1.7 * chance, what = grouped ? "steps" : "microbatches";
+    const odd = Math.max(Math.abs(near), Math.abs(trend)) > chance, what = grouped ? "steps" : "microbatches";
     words.push(`${odd ? "The order is not quite random" : "The order looks random"}: neighbouring ${what} have a lag-1 correlation of `
-      + `${signed(near)}, position and ${metric} a rank correlation of ${signed(trend)}; chance alone gives up to ±${chance.toFixed(3)}.`);
+      + `${signed(near)}, position and ${metric} a rank correlation of ${signed(trend)}; chance alone stays within ±${chance.toFixed(3)}.`);
   }
   if (grouped && lag !== null) {
     words.push("Inside a step microbatches are alike on purpose, so that ranks finish together: counted one by one, the lag-1 "
