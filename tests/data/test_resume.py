@@ -97,13 +97,19 @@ def test_ctrl_c_ends_it_and_its_workers_and_the_journal_stays(tmp_path):
     assert build_lengths(data, output).resumed > 0
 
 
+def children():
+    """Of this process: whatever other tests have left running is among them."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
 def test_a_killed_worker_is_an_error_and_the_next_run_continues(tmp_path):
+    before = children()
     write_sample_data(tmp_path / "train.jsonl", 10_000)
 
     def kill_a_worker(rows, *_):
         if rows:
-            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)
+            for child in children() - before:
+                os.kill(child, signal.SIGKILL)
 
     with pytest.raises(BrimError, match="worker process was killed by SIGKILL"):
         build_lengths(tmp_path / "train.jsonl", tmp_path / "out", workers=2, progress=kill_a_worker)

@@ -1,4 +1,4 @@
-"""What to choose, in one sentence, and what else is worth knowing. Words are made from numbers here and nowhere else."""
+"""What to choose, in one sentence, and what else is worth knowing."""
 
 from collections.abc import Sequence
 
