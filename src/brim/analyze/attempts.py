@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from brim.analyze.capacity import Trial, Why, bytes_text, seconds_text
 from brim.core import errors
 from brim.core.errors import BrimError, OptionError
-from brim.core.memory import memory_available, most_resident, resident
+from brim.core.memory import memory_available, peak_memory, resident_memory
 from brim.data.pool import available_cores
 
 SHARE = 0.9
@@ -165,7 +165,7 @@ class Attempts:
             self._watched = self._host if device else self.memory
             if resident > self._watched:
                 raise self._never_ready("out of memory", f"{bytes_text(resident)} are in use by then")
-        except BaseException:
+        except BaseException:  # as above
             self._stop()
             raise
         self.facts = {"cores": available_cores(), "memory_limit": self.memory, **facts}
@@ -210,7 +210,7 @@ class _Child:
         """
         deadline = time.monotonic() + patience
         while not self.channel.poll(LOOK) and self.process.poll() is None:
-            self.seen = max(self.seen, resident(self.process.pid))
+            self.seen = max(self.seen, resident_memory(self.process.pid))
             if self.seen > memory:
                 self.process.kill()
                 return ("failed", "out of memory", _above(memory))
@@ -269,7 +269,7 @@ def _serve(channel: "Connection[Any, Any]") -> None:
 
     def get_ready() -> tuple[Any, ...]:
         made.append(make())
-        return ("ready", made[0].facts(), made[0].peak() is not None, most_resident())
+        return ("ready", made[0].facts(), made[0].peak() is not None, peak_memory())
 
     channel.send(_answer(get_ready))
     while made:
@@ -291,7 +291,7 @@ def _die_first(parent: int) -> None:
 def _answer(act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     try:
         return act()
-    except Exception as error:
+    except Exception as error:  # whatever it is, the parent is to hear of it
         if _is_memory(error):
             return ("failed", "out of memory", str(error).strip().split("\n")[0][:200])
         return ("error", type(error).__name__, str(error), traceback.format_exc())
@@ -316,4 +316,4 @@ def _measured(work: Work, size: int, steps: int, max_seconds: float) -> tuple[An
         began = time.perf_counter()
         step()
         times.append(time.perf_counter() - began)
-    return ("done", median(times), work.peak(), most_resident())
+    return ("done", median(times), work.peak(), peak_memory())

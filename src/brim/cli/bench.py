@@ -11,6 +11,7 @@ from rich.console import Console
 from brim.analyze.attempts import Attempts
 from brim.analyze.capacity import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
 from brim.analyze.capacity_plot import check_plot, save_plot
+from brim.cli.planning import attention_option
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
 from brim.core.atomic import check_target
 from brim.core.errors import OptionError
@@ -61,13 +62,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--resolution", callback=_share, default="5%", show_default=True, metavar="SHARE", help="How exactly the largest is found.")
 @click.option("--lora-rank", type=int, default=0, show_default=True, help="Train low-rank adapters; 0 trains all weights.")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16; weights stay in float32.")
-@click.option(
-    "--attention",
-    type=click.Choice(["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]),
-    default="auto",
-    show_default=True,
-    help="How the model attends.",
-)
+@attention_option
 @click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the tokens and lengths that are drawn.")
 @click.option("-o", "--output", metavar="FILE", help="Also write the measurement here, as JSON.")
 @click.option("--plot", metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")

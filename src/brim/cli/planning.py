@@ -1,4 +1,4 @@
-"""The options that decide a plan, as flags; used by `plan build` and `plan verify`."""
+"""The options that several commands have in common, as flags: above all those that decide a plan."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,14 @@ import click
 
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.packing import PackingConfig, PackingMode
+
+attention_option = click.option(
+    "--attention",
+    type=click.Choice(["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]),
+    default="auto",
+    show_default=True,
+    help="How the model attends.",
+)
 
 
 def edges_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from brim.cli.planning import PLANNING, config_from, overlaid, planning_options
+from brim.cli.planning import PLANNING, attention_option, config_from, overlaid, planning_options
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json
 from brim.data.format import RowFormat
 from brim.plan.distributed import DistributedConfig
@@ -68,13 +68,7 @@ def _targets(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 @click.option(
     "--num-workers", type=int, default=0, show_default=True, help="Worker processes; 0 makes batches in a thread, which is faster."
 )
-@click.option(
-    "--attention",
-    type=click.Choice(["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]),
-    default="auto",
-    show_default=True,
-    help="How the model attends.",
-)
+@attention_option
 @click.option("--fsdp", is_flag=True, help="Shard the model over the ranks (FSDP2).")
 @click.option("--tensorboard/--no-tensorboard", default=True, show_default=True, help="Curves in OUTPUT/tensorboard.")
 @click.option("--record-samples", is_flag=True, help="Write which samples each step was trained on.")

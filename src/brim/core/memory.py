@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def resident(pid: int) -> int:
+def resident_memory(pid: int) -> int:
     """0 where it cannot be known: the process is gone, or there is no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
@@ -15,7 +15,7 @@ def resident(pid: int) -> int:
         return 0
 
 
-def most_resident() -> int:
+def peak_memory() -> int:
     """Since the last reset; since the start, where the kernel keeps no count that can be reset."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
