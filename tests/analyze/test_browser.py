@@ -1,6 +1,7 @@
 """The page of a plan in a real browser. Whatever a page logs as an error or warning, throws, or asks a network for fails its test."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,6 +168,22 @@ def test_words_about_the_order_carry_the_statistics(page, report):
             assert numbers[1] == pytest.approx(stats.trend, abs=6e-4)
     assert "The last step is short" in text(page, "#order-words")
     assert "empty microbatch" in text(page, "#order-words")
+
+
+def test_an_order_is_called_random_exactly_when_its_numbers_stay_within_what_is_said_of_chance(opened):
+    """On orders of the planner by twelve seeds, and on one that is sorted by width."""
+    made = [create_plan_report(plan(token_budget=4096, seed=seed), world_sizes=(1,)) for seed in range(12)]
+    view = made[0].view
+    epoch = view.epochs[0]
+    by_width = replace(epoch.dealt[1], places=np.argsort(epoch.width, kind="stable")[:, None])
+    ordered = replace(made[0], view=replace(view, epochs=(replace(epoch, dealt={1: by_width}),)))
+    said = []
+    for report in (*made, ordered):
+        words = text(opened(report), "#order-words")
+        near, trend, chance = (abs(float(found.replace("−", "-"))) for found in re.findall(r"[−-]?\d\.\d{3}", words)[:3])
+        said.append("looks random" in words)
+        assert said[-1] == (max(near, trend) <= chance), words
+    assert said == [True] * 12 + [False]
 
 
 def test_switching_epoch_ranks_and_rank_changes_what_is_drawn_and_said(page):

@@ -79,7 +79,7 @@ def batch_size(output: str | None, plot: str | None, quiet: bool, as_json: bool,
     Examples:
       brim bench batch-size --model tiny --memory 2GB
       brim bench batch-size --model DIR -l lengths.brim --bf16 --plot curve.png
-      brim bench batch-size --model DIR --layout padded --length 2048 -o capacity.json
+      brim bench batch-size --model DIR --layout padded --length 2048 -o cap.json
 
     Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
     """
