@@ -14,6 +14,7 @@ _HOMES = {
     "brim.data.sample": ("Sample",),
     "brim.data.lengths": ("LengthCache", "LengthEntry"),
     "brim.data.token_store": ("TokenStore",),
+    "brim.data.structure": ("Structure", "measure_structures", "structure_of"),
     "brim.plan.buckets": ("BucketSpec", "BucketStats"),
     "brim.plan.packing": ("PackingConfig", "PackingMetrics", "PackingMode", "pack"),
     "brim.plan.config": ("BatchingConfig", "BatchingMode", "PadPolicy"),
@@ -28,6 +29,9 @@ _HOMES = {
     "brim.batch.masks": ("create_segment_attention_mask",),
     "brim.batch.batch": ("Batch", "CollatedBatch"),
     "brim.batch.collate": ("collate", "default_collate", "pad_sequences"),
+    "brim.batch.nested": ("NestedBatch", "nested_collate"),
+    "brim.batch.compressed": ("collate_compressed_batch",),
+    "brim.batch.bucket_sampler": ("BucketSampler",),
     "brim.batch.writer": ("BatchWriter",),
     "brim.batch.reader": ("BatchReader",),
     "brim.plan.edges": ("OptimizationGoal",),
@@ -63,8 +67,11 @@ if TYPE_CHECKING:
     from brim.analyze.strategies import Strategy, compare_strategies
     from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
     from brim.batch.batch import Batch, CollatedBatch
+    from brim.batch.bucket_sampler import BucketSampler
     from brim.batch.collate import collate, default_collate, pad_sequences
+    from brim.batch.compressed import collate_compressed_batch
     from brim.batch.masks import create_segment_attention_mask
+    from brim.batch.nested import NestedBatch, nested_collate
     from brim.batch.packed import PackedSequence, compute_packing_metrics, pack_sequences
     from brim.batch.reader import BatchReader
     from brim.batch.writer import BatchWriter
@@ -72,6 +79,7 @@ if TYPE_CHECKING:
     from brim.core.fill import Fill
     from brim.data.lengths import LengthCache, LengthEntry
     from brim.data.sample import Sample
+    from brim.data.structure import Structure, measure_structures, structure_of
     from brim.data.token_store import TokenStore
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
@@ -98,6 +106,9 @@ __all__ = [
     "LengthCache",
     "LengthEntry",
     "TokenStore",
+    "Structure",
+    "measure_structures",
+    "structure_of",
     "BucketSpec",
     "BucketStats",
     "PackingConfig",
@@ -131,6 +142,10 @@ __all__ = [
     "collate",
     "default_collate",
     "pad_sequences",
+    "NestedBatch",
+    "nested_collate",
+    "collate_compressed_batch",
+    "BucketSampler",
     "BatchWriter",
     "BatchReader",
     "OptimizationGoal",

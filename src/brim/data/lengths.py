@@ -4,11 +4,12 @@ A table of id, length and (optionally) group, with the fingerprints of the data 
 reads this and nothing else. Two forms on disk: JSONL for people, and columns that are mapped into memory for everything else; both
 are written whole or not at all, and both notice when they are truncated or altered.
 
-A group is a label that must not be mixed inside a microbatch; most data sets have none.
+A group is a label that must not be mixed inside a microbatch; most data sets have none. Nested samples may be ragged along several axes,
+each of which is padded by itself (`brim.data.structure`): then `axes` has a column for each, and a length is the sum of its row.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,8 @@ class LengthEntry:
     sample_id: SampleId
     length: int
     group: str | None = None
+    axes: tuple[int, ...] | None = None
+    """Where a sample is ragged along several axes: its length along each of them."""
 
 
 class LengthCache:
@@ -50,14 +53,18 @@ class LengthCache:
         *,
         groups: NDArray[np.int32] | None = None,
         group_names: tuple[str, ...] = (),
+        axes: NDArray[np.int32] | None = None,
         tokenizer_hash: str = "",
         dataset_hash: str = "",
         source: Mapping[str, Any] | None = None,
     ) -> None:
         if len(ids) != len(lengths) or (groups is not None and len(groups) != len(lengths)):
             raise DataError(f"{len(ids)} ids for {len(lengths)} lengths")
+        if axes is not None and (axes.ndim != 2 or not np.array_equal(axes.sum(axis=1, dtype=np.int64), lengths)):
+            raise DataError(f"axes of shape {axes.shape} do not add up to the {len(lengths)} lengths")
         self.ids, self.lengths = ids, lengths
         self.groups, self.group_names = groups, group_names
+        self.axes = axes  # [rows, axes]; 0 along the axes that a sample does not have
         self.tokenizer_hash, self.dataset_hash = tokenizer_hash, dataset_hash
         self.source = dict(source or {})
 
@@ -91,18 +98,31 @@ class LengthCache:
     @classmethod
     def from_entries(cls, entries: list[LengthEntry], **meta: Any) -> "LengthCache":
         return cls.from_lists(
-            [entry.sample_id for entry in entries], [entry.length for entry in entries], [entry.group for entry in entries], **meta
+            [entry.sample_id for entry in entries],
+            [entry.length for entry in entries],
+            [entry.group for entry in entries],
+            [entry.axes for entry in entries],
+            **meta,
         )
 
     @classmethod
-    def from_lists(cls, ids: list[SampleId], lengths: list[int], groups: list[str | None], **meta: Any) -> "LengthCache":
+    def from_lists(
+        cls,
+        ids: list[SampleId],
+        lengths: list[int],
+        groups: list[str | None],
+        axes: Sequence[Sequence[int] | None] = (),
+        **meta: Any,
+    ) -> "LengthCache":
         """From lists with one value per sample. Where some samples have a group, the others are in the group ""."""
         column = _distinct(ids)
         codes, names = None, sorted({group or "" for group in groups})
         if names not in ([], [""]):
             code = {name: number for number, name in enumerate(names)}
             codes = np.array([code[group or ""] for group in groups], np.int32)
-        return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=tuple(names) if codes is not None else (), **meta)
+        matrix = _checked_axes(lengths, axes, column) if any(row is not None for row in axes) else None
+        names = tuple(names) if codes is not None else ()
+        return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=names, axes=matrix, **meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "LengthCache":
@@ -135,11 +155,13 @@ class LengthCache:
         columns: dict[str, Any] = {"length": self.lengths, **self.ids.columns}
         if self.groups is not None:
             columns["group"] = self.groups
+        if self.axes is not None:
+            columns["axes"] = np.ascontiguousarray(self.axes).reshape(-1)
         write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, columns)
 
     def with_hashes(self, dataset_hash: str, tokenizer_hash: str) -> "LengthCache":
         """The same table, said to be of other data or another tokenizer."""
-        meta: dict[str, Any] = {"groups": self.groups, "group_names": self.group_names, "source": self.source}
+        meta: dict[str, Any] = {"groups": self.groups, "group_names": self.group_names, "axes": self.axes, "source": self.source}
         return LengthCache(self.ids, self.lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash, **meta)
 
     @property
@@ -155,7 +177,9 @@ class LengthCache:
     @cached_property
     def fingerprint(self) -> str:
         """Changes if an id, a length, a group, the data or the tokenizer changes."""
-        groups = {} if self.groups is None else {"groups": self.groups, "group_names": self.group_names}
+        groups: dict[str, Any] = {} if self.groups is None else {"groups": self.groups, "group_names": self.group_names}
+        if self.axes is not None:
+            groups["axes"] = self.axes
         return fingerprint(
             rows=len(self), lengths=self.lengths, tokenizer=self.tokenizer_hash, dataset=self.dataset_hash, **self.ids.columns, **groups
         )
@@ -168,7 +192,8 @@ class LengthCache:
 
     def entry(self, row: int) -> LengthEntry:
         group = None if self.groups is None else self.group_names[self.groups[row]]
-        return LengthEntry(self.ids[row], int(self.lengths[row]), group)
+        axes = None if self.axes is None else tuple(self.axes[row].tolist())
+        return LengthEntry(self.ids[row], int(self.lengths[row]), group, axes)
 
     def __contains__(self, id: SampleId) -> bool:
         return self.get(id) is not None
@@ -208,6 +233,19 @@ def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
+def _checked_axes(lengths: list[Any], axes: Sequence[Sequence[int] | None], ids: Ids) -> NDArray[np.int32]:
+    """A row for each sample, as wide as the widest; one that does not say is long along its first axis."""
+    rows = [[length] if row is None else list(row) for length, row in zip(lengths, axes, strict=True)]
+    matrix = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for number, row in enumerate(rows):
+        if any(type(value) is not int or not 0 <= value <= LONGEST for value in row) or sum(row) != lengths[number]:
+            raise DataError(
+                f"sample {ids[number]!r} has length {lengths[number]!r} and axes {row!r}, which must be integers that add up to it"
+            )
+        matrix[number, : len(row)] = row
+    return matrix
+
+
 def _from_columns(columns: Columns) -> LengthCache:
     meta = columns.meta
     ids = Ids(meta["rows"], {name: columns[name] for name in ("id", "id_text", "id_ends") if name in columns})
@@ -216,6 +254,7 @@ def _from_columns(columns: Columns) -> LengthCache:
         columns["length"],
         groups=columns.get("group"),
         group_names=tuple(meta["group_names"]),
+        axes=columns["axes"].reshape(meta["rows"], -1) if "axes" in columns else None,
         tokenizer_hash=meta["tokenizer_hash"],
         dataset_hash=meta["dataset_hash"],
         source=meta["source"],

@@ -32,9 +32,11 @@ def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
 
 
 def _line(entry: LengthEntry) -> bytes:
-    row = {"sample_id": entry.sample_id, "length": entry.length}
+    row: dict[str, Any] = {"sample_id": entry.sample_id, "length": entry.length}
     if entry.group is not None:
         row["group"] = entry.group
+    if entry.axes is not None:
+        row["axes"] = entry.axes
     return orjson.dumps(row) + b"\n"
 
 
@@ -43,6 +45,7 @@ def read_jsonl(path: Path) -> LengthCache:
     ids: list[SampleId] = []
     lengths: list[int] = []
     groups: list[str | None] = []
+    axes: list[list[int] | None] = []
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -55,6 +58,7 @@ def read_jsonl(path: Path) -> LengthCache:
                 ids.append(_id(path, number, row))
                 lengths.append(row["length"])
                 groups.append(row.get("group"))
+                axes.append(row.get("axes"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     if not header and not ids:
@@ -66,6 +70,7 @@ def read_jsonl(path: Path) -> LengthCache:
             ids,
             lengths,
             groups,
+            axes,
             tokenizer_hash=header.get("tokenizer_hash", ""),
             dataset_hash=header.get("dataset_hash", ""),
             source=header.get("source"),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.rng import permutation
+from brim.core.sorting import order_by
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.deal import deal_order
@@ -17,7 +18,7 @@ from brim.plan.edges import optimal_widths
 from brim.plan.epoch import EpochColumns, gather
 from brim.plan.grouping import group_rows
 from brim.plan.packing import PackingConfig, Rows, pack
-from brim.plan.units import Units
+from brim.plan.units import Units, round_up
 
 
 class BuiltEpoch(NamedTuple):
@@ -33,19 +34,20 @@ def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
         return BucketSpec(edges=widths[:-1], overflow_max=widths[-1])
     if config.bucket_edges is None:
         return None
-    edges = tuple(dict.fromkeys(_round_up(np.array(config.bucket_edges, np.int64), config.pad_to_multiple).tolist()))
+    edges = tuple(dict.fromkeys(round_up(np.array(config.bucket_edges, np.int64), config.pad_to_multiple).tolist()))
     longest = config.limit if config.overflow_max is not None else int(units.length.max(initial=1))
-    last = int(_round_up(np.array([longest]), config.pad_to_multiple)[0])
+    last = int(round_up(np.array([longest]), config.pad_to_multiple)[0])
     return BucketSpec.covering(edges, last)
 
 
 def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int) -> BuiltEpoch:
     """Plan one epoch. Every unit is in exactly one microbatch, or in `dropped`."""
-    rows = _pack_rows(units, config.packing, config.seed, epoch) if config.packing is not None else None
+    rows = _pack_rows(units, config.packing, config, epoch) if config.packing is not None else None
     lengths = np.maximum(units.length if rows is None else rows.totals(np.maximum(units.length, 1)).astype(np.int32), 1)
     group = units.group if rows is None or units.group is None else units.group[rows.order[rows.ptr[:-1]]]
     bucket = None if buckets is None else buckets.bucket_ids(lengths)
-    width = _widths(lengths, bucket, buckets, config)
+    axes = None if units.axes is None else round_up(units.axes, config.pad_to_multiple)
+    width = _widths(lengths, bucket, buckets, config) if axes is None else np.maximum(axes.sum(axis=1, dtype=np.int32), 1)
     fixed = config.packing.pad_to_max if config.packing is not None else config.pad_policy is PadPolicy.PAD_TO_BUCKET
     groups = group_rows(
         width,
@@ -57,22 +59,29 @@ def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None
         drop_last=config.drop_last,
         seed=config.seed,
         epoch=epoch,
+        axes=axes,
+        shuffle=config.shuffle,
     )
-    first = groups.order[groups.ptr[:-1]]  # the widest row of every microbatch
-    columns = _columns(units, rows, groups.order, groups.ptr, width[first])
+    first = groups.order[groups.ptr[:-1]]
+    widest = np.maximum.reduceat((width[:, None] if axes is None else axes)[groups.order], groups.ptr[:-1])  # [microbatches, axes]
+    columns = _columns(units, rows, groups.order, groups.ptr, widest)
     columns = replace(
         columns,
         bucket=np.zeros(len(first), np.int32) if bucket is None else bucket[first],
         group=None if group is None else group[first],
     )
-    order = deal_order(columns.cost, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
+    if config.shuffle:
+        order = deal_order(columns.cost, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
+    else:
+        order = order_by(columns.unit[columns.row_ptr[:-1] if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr[:-1]]])
     dropped = groups.dropped.astype(np.int32) if rows is None else rows.order[gather(rows.ptr, groups.dropped)[0]]
     return BuiltEpoch(columns.take(order), np.sort(dropped))
 
 
-def _pack_rows(units: Units, packing: PackingConfig, seed: int, epoch: int) -> Rows:
+def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epoch: int) -> Rows:
     """Pack the units of each group by itself; which of several equally long units go together changes with the epoch."""
-    arrivals = permutation(len(units), seed=seed, purpose="pack", epoch=epoch).astype(np.int32)
+    shuffled = permutation(len(units), seed=config.seed, purpose="pack", epoch=epoch) if config.shuffle else np.arange(len(units))
+    arrivals = shuffled.astype(np.int32)
     if units.group is None:
         return pack(units.length, packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences, order=arrivals)
     orders, ptrs, end = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0
@@ -93,11 +102,7 @@ def _widths(
         return np.full(len(lengths), config.packing_width, np.int32)
     if bucket is not None and buckets is not None and config.pad_policy is PadPolicy.PAD_TO_BUCKET:
         return np.array(buckets.widths, np.int32)[bucket]
-    return _round_up(lengths, config.pad_to_multiple).astype(np.int32)
-
-
-def _round_up(values: NDArray[np.integer], multiple: int) -> NDArray[np.integer]:  # pyright: ignore[reportMissingTypeArgument]
-    return values if multiple == 1 else -(-values // multiple) * multiple
+    return round_up(lengths, config.pad_to_multiple).astype(np.int32)
 
 
 def _kinds(group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, buckets: BucketSpec | None) -> NDArray[np.int32] | None:
@@ -108,8 +113,9 @@ def _kinds(group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, bu
 
 
 def _columns(
-    units: Units, rows: Rows | None, row_order: NDArray[np.int64], row_ptr: NDArray[np.int64], width: NDArray[np.int32]
+    units: Units, rows: Rows | None, row_order: NDArray[np.int64], row_ptr: NDArray[np.int64], widest: NDArray[np.int32]
 ) -> EpochColumns:
+    """`widest` is [microbatches, axes]."""
     if rows is None:
         unit, seq_ptr, bounds = row_order.astype(np.int32), None, row_ptr
     else:
@@ -117,7 +123,9 @@ def _columns(
         unit, bounds = rows.order[places], seq_ptr[row_ptr]
     lengths = units.length[unit].astype(np.int64)
     tokens = _sums(lengths, bounds)
-    attention = np.diff(row_ptr) * width.astype(np.int64) ** 2 if rows is None else _sums(lengths**2, bounds)
+    squares = (widest.astype(np.int64) ** 2).sum(axis=1)  # attention stays inside an axis
+    attention = np.diff(row_ptr) * squares if rows is None else _sums(lengths**2, bounds)
+    width = np.maximum(widest.sum(axis=1, dtype=np.int32), 1)
     empty = np.zeros(len(width), np.int32)
     return EpochColumns(unit=unit, row_ptr=row_ptr, width=width, bucket=empty, tokens=tokens, attention=attention, seq_ptr=seq_ptr)
 

@@ -62,6 +62,8 @@ class BatchingConfig:
     """Microbatches in one optimizer step, over all ranks. If not given: one for each rank."""
     remainder: Remainder = "null"
     """When the last step of an epoch is short: pad it with empty microbatches, drop it, or repeat from the epoch's start."""
+    shuffle: bool = True
+    """Without: microbatches hold neighbours, in the order of the data, the same in every epoch."""
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -138,8 +140,9 @@ class BatchingConfig:
         return fingerprint(config=self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse."""
-        return asdict(self)
+        """As JSON-like values; `from_dict` is the inverse. `shuffle` is there only where it is off: older plans do not have it."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name != "shuffle" or not value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BatchingConfig":

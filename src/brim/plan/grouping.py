@@ -2,7 +2,8 @@
 
 Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest first. Walking a
 window from the wide end, a microbatch takes as many rows as the budget allows at the width of its first row, so the budget is a bound
-by construction. Rows of a bucket that are all padded to the same width need no windows: they are cut by counting.
+by construction. Rows of a bucket that are all padded to the same width need no windows: they are cut by counting. Rows that are ragged
+along several axes, and rows that are not shuffled, have no widest one to begin with: see `brim.plan.ragged`.
 """
 
 from typing import NamedTuple
@@ -12,17 +13,24 @@ from numpy.typing import NDArray
 
 from brim.core.rng import permutation
 from brim.core.sorting import order_by
+from brim.plan.ragged import cut_runs, near_order
 
 WINDOW = 8192
 FEW = 8
 
 
 class Groups(NamedTuple):
-    """Microbatch i is `order[ptr[i]:ptr[i + 1]]`; `dropped` rows are in none."""
+    """Microbatch i is `order[ptr[i]:ptr[i + 1]]`, and as wide as its widest row; `dropped` rows are in none."""
 
     order: NDArray[np.int64]
     ptr: NDArray[np.int64]
     dropped: NDArray[np.int64]
+
+    def take(self, kept: NDArray[np.bool_]) -> "Groups":
+        """Some of the microbatches; the rows of the others are dropped."""
+        sizes = np.diff(self.ptr)
+        rows = np.repeat(kept, sizes)
+        return Groups(self.order[rows], np.concatenate([[0], np.cumsum(sizes[kept])]), self.order[~rows])
 
 
 def group_rows(
@@ -36,17 +44,31 @@ def group_rows(
     drop_last: bool,
     seed: int,
     epoch: int,
+    axes: NDArray[np.int32] | None = None,
+    shuffle: bool = True,
 ) -> Groups:
     """Group rows of the given widths. `uniform` says that all rows of a kind have one width.
+
+    `axes` are the widths along several axes, where there are several. Without `shuffle`, rows stay in the order of the data.
 
     Without a `window`, windows hold 8192 rows of a kind, or half of them if there are fewer: two random halves, so that even a small
     data set meets in new company every epoch. Kinds of a few microbatches stay in one window, because cutting them would leave them short.
     """
     n = len(width)
-    order = permutation(n, seed=seed, purpose="group", epoch=epoch)
+    order = permutation(n, seed=seed, purpose="group", epoch=epoch) if shuffle else np.arange(n)
     if kind is not None:
         order = order[order_by(kind[order])]
     bounds = _kind_bounds(None if kind is None else kind[order], n)
+    if axes is not None or not shuffle:
+        axes = width[:, None] if axes is None else axes
+        if shuffle:
+            slots = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) if n else np.empty(0, np.int64)
+            microbatches = np.maximum(slots // budget, np.diff(bounds) // (max_rows or n or 1))
+            bounds = _window_bounds(bounds, microbatches, window)
+            order = order[near_order(axes[order], bounds, _rows_per_microbatch(width[order], bounds, budget, max_rows))]
+        starts, short = cut_runs(axes[order], bounds, budget=budget, max_rows=max_rows)
+        groups = Groups(order, np.append(starts, n), np.empty(0, np.int64))
+        return groups.take(~short) if drop_last else groups
     if not uniform:
         microbatches = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) // budget if n else np.empty(0, np.int64)
         bounds = _window_bounds(bounds, microbatches, window)
@@ -74,6 +96,13 @@ def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], w
             count = max(count, 2)
         pieces.append(start + (end - start) * np.arange(count) // count)
     return np.concatenate([*pieces, bounds[-1:]])
+
+
+def _rows_per_microbatch(width: NDArray[np.int32], bounds: NDArray[np.int64], budget: int, max_rows: int | None) -> NDArray[np.int64]:
+    """How many rows of each window make a microbatch, about; all of `max_rows` if the budget has room for them."""
+    mean = np.add.reduceat(width.astype(np.int64), bounds[:-1]) // np.diff(bounds) if len(width) else np.empty(0, np.int64)
+    rows = np.maximum(budget // np.maximum(mean, 1), 1)
+    return rows if max_rows is None else np.minimum(rows, max_rows)
 
 
 def _pairs(bounds: NDArray[np.int64]) -> list[tuple[int, int]]:

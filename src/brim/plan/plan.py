@@ -24,7 +24,7 @@ from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
 from brim.plan.epoch import EpochPlan, MicrobatchSpec, Origin
 from brim.plan.position import CheckpointPosition
-from brim.plan.units import Counts, make_units
+from brim.plan.units import Counts, make_units, too_long
 
 ALGORITHM = 1
 """Part of every fingerprint. Goes up when the same inputs would give another plan."""
@@ -50,7 +50,7 @@ class BuiltEpochs:
         if len(table) == 0:
             raise DataError("there are no samples to plan: the length table is empty")
         self.table, self._config, self._num_epochs = table, config, num_epochs
-        self.units, self.counts = make_units(table, config.limit, config.overflow)
+        self.units, self.counts = make_units(table, config)
         if len(self.units) == 0:
             raise DataError(f'there are no samples to plan: overflow="skip" leaves out all {len(table)}, none fits in {config.limit}')
         self.buckets = choose_buckets(self.units, config)
@@ -182,7 +182,7 @@ class BatchPlan:
         """One epoch, for this rank."""
         self._check_epoch(epoch)
         columns, order = self.epochs.built(epoch).columns, None
-        if not self.share.partial and self.step_size != (self.config.microbatches_per_step or 1):
+        if not self.share.partial and self.config.shuffle and self.step_size != (self.config.microbatches_per_step or 1):
             order = deal_order(columns.cost, self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
@@ -208,7 +208,7 @@ class BatchPlan:
         return self.table.ids.take(self._too_long()) if self.counts.truncated else ()
 
     def _too_long(self) -> NDArray[np.int64]:
-        return np.flatnonzero(self.table.lengths > self.config.limit)
+        return too_long(self.table, self.config)
 
     def iter_epoch(self, epoch: int = 0) -> EpochPlan:
         """The microbatches of an epoch, for `for` and `async for`."""

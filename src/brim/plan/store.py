@@ -180,7 +180,7 @@ class StoredEpochs:
     def units(self) -> Units:
         if self._units is None:
             whole = self.counts.untouched
-            self._units = whole_samples(self.table) if whole else make_units(self.table, self._config.limit, self._config.overflow)[0]
+            self._units = whole_samples(self.table) if whole else make_units(self.table, self._config)[0]
         return self._units
 
     @property

@@ -4,13 +4,14 @@ Here, and only here, a plan decides about samples that are too long. Whatever ha
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LengthError
+from brim.core.errors import LengthError, OptionError
 from brim.data.lengths import LengthCache
-from brim.plan.config import Overflow
+from brim.plan.config import BatchingConfig
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Units:
     sample: NDArray[np.int64] | None = None
     start: NDArray[np.int32] | None = None
     group: NDArray[np.int32] | None = None
+    axes: NDArray[np.int32] | None = None
+    """[units, axes]; the length is their sum."""
 
     def __len__(self) -> int:
         return len(self.length)
@@ -52,29 +55,45 @@ class Units:
 
 def whole_samples(table: LengthCache) -> Units:
     """Every sample is a unit."""
-    return Units(table.lengths, group=table.groups)
+    return Units(table.lengths, group=table.groups, axes=table.axes)
 
 
-def make_units(table: LengthCache, limit: int, overflow: Overflow) -> tuple[Units, Counts]:
-    """Cut the samples to units of at most `limit` tokens, as `overflow` says.
+def too_long(table: LengthCache, config: BatchingConfig) -> NDArray[np.int64]:
+    """The samples that do not fit."""
+    long = table.lengths > config.limit
+    if table.axes is not None:  # every axis is rounded up by itself
+        long |= round_up(table.axes, config.pad_to_multiple).sum(axis=1, dtype=np.int64) > config.token_budget
+    return np.flatnonzero(long)
+
+
+def round_up(values: NDArray[np.integer[Any]], multiple: int) -> NDArray[Any]:
+    return values if multiple == 1 else -(-values // multiple) * multiple
+
+
+def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Counts]:
+    """Cut the samples to units that fit, as `config.overflow` says.
 
     Raises:
         LengthError: A sample is longer and `overflow` is "error".
+        OptionError: The samples are ragged along several axes, and the options are for those that have one.
     """
-    lengths, groups = table.lengths, table.groups
-    long = np.flatnonzero(lengths > limit)
+    lengths, groups, limit, overflow = table.lengths, table.groups, config.limit, config.overflow
+    if table.axes is not None:
+        _check_nested(config)
+    long = too_long(table, config)
     counts = Counts(samples=len(table), tokens=int(lengths.sum(dtype=np.int64)))
     if len(long) == 0:
         return whole_samples(table), counts
     if overflow == "error":
-        raise _too_long(table, long, limit)
+        raise _error(table, long, config)
     if overflow == "truncate":
         lost = int(lengths[long].sum(dtype=np.int64)) - limit * len(long)
         units = Units(np.minimum(lengths, np.int32(limit)), group=groups)
         return units, Counts(samples=len(table), tokens=counts.tokens, truncated=len(long), truncated_tokens=lost)
     if overflow == "skip":
-        kept = np.flatnonzero(lengths <= limit)
-        units = Units(lengths[kept], sample=kept, group=None if groups is None else groups[kept])
+        kept = np.setdiff1d(np.arange(len(table)), long, assume_unique=True)
+        group, axes = (None if column is None else column[kept] for column in (groups, table.axes))
+        units = Units(lengths[kept], sample=kept, group=group, axes=axes)
         return units, Counts(samples=len(table), tokens=counts.tokens, skipped=len(long))
     pieces = np.maximum(-(-lengths.astype(np.int64) // limit), 1)
     sample = np.repeat(np.arange(len(table)), pieces)
@@ -84,11 +103,25 @@ def make_units(table: LengthCache, limit: int, overflow: Overflow) -> tuple[Unit
     return units, Counts(samples=len(table), tokens=counts.tokens, split=len(long), pieces=int(pieces[long].sum()))
 
 
-def _too_long(table: LengthCache, long: NDArray[np.int64], limit: int) -> LengthError:
-    longest = int(long[table.lengths[long].argmax()])
-    size = int(table.lengths[longest])
+def _check_nested(config: BatchingConfig) -> None:
+    """What is ragged along several axes cannot be cut at one place, nor has it one width to be packed or bucketed by."""
+    used = {
+        f'overflow="{config.overflow}"': config.overflow in ("truncate", "split"),
+        "packing": config.packing is not None,
+        "bucket_edges": config.bucket_edges is not None,
+        "num_buckets": config.num_buckets is not None,
+    }
+    for option, given in used.items():
+        if given:
+            raise OptionError(f"{option} is for samples with one length; these are ragged along several axes, so leave it out")
+
+
+def _error(table: LengthCache, long: NDArray[np.int64], config: BatchingConfig) -> LengthError:
+    sizes = round_up(table.axes[long], config.pad_to_multiple).sum(axis=1) if table.axes is not None else table.lengths[long]
+    longest, size = int(long[sizes.argmax()]), int(sizes.max())
     many = "1 sample does" if len(long) == 1 else f"{len(long)} samples do"
+    ways = '"skip"' if table.axes is not None else '"truncate", "split" or "skip"'
     return LengthError(
-        f"{many} not fit in {limit} tokens; the longest is sample {table.ids[longest]!r}, with {size}. Raise the limit to {size}, or say "
-        'what to do with long samples: overflow="truncate", "split" or "skip" (--overflow on the command line).'
+        f"{many} not fit in {config.limit} tokens; the longest is sample {table.ids[longest]!r}, with {size}. Raise the limit to {size}, "
+        f"or say what to do with long samples: overflow={ways} (--overflow on the command line)."
     )

@@ -1,0 +1,361 @@
+"""The structure of nested samples: what must be equal for samples to share a batch, and what may be ragged.
+
+A nested sample is made of dicts, lists, arrays, numbers and text. Its *structure* is everything that cannot be padded away: the keys, how
+many items each list has, the types, and all sizes of an array but the first. The first axis of an array is ragged: its length is measured,
+and padded in a batch. Numbers are data, except those named in `PINNED`, and "id" names the sample.
+
+The one thing to get wrong: an empty list has no stages; an array of length 0 has a ragged axis that happens to be short. They are
+different structures, so ragged data is kept in arrays, not in lists.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import LONGEST, DataError
+from brim.core.fingerprint import digest_bytes
+from brim.data.ids import Ids, SampleId
+from brim.data.lengths import LengthCache
+
+ID = "id"
+"""The key, at the top, under which a sample says what it is called."""
+
+PINNED = ("compression_depth", "num_compression_stages")
+"""Numbers at the top of a sample that say which structure it has: samples in which they differ never share a batch."""
+
+SHORT = 60
+"""Characters that the name of a structure may have."""
+
+Node = tuple[Any, ...]
+"""("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes behind the first), ("scalar", dtype), ("text",), ("bytes",)
+or ("is", value)."""
+
+
+class Outline(NamedTuple):
+    """A sample taken apart."""
+
+    structure: "Structure"
+    leaves: tuple[Any, ...]
+    """Arrays, numbers and text, in the order of `structure.leaves`."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of its arrays."""
+        return tuple(len(leaf) for leaf, array in zip(self.leaves, self.structure.is_array, strict=True) if array)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What samples of one kind have in common. Equal structures can be stacked, once their ragged axes are padded."""
+
+    tree: Node
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """The paths of everything that holds data, in the order of the keys."""
+        return tuple(path for path, _ in _leaves(self.tree, ""))
+
+    @cached_property
+    def is_array(self) -> tuple[bool, ...]:
+        """Which of the leaves are arrays, with a ragged first axis."""
+        return tuple(node[0] == "array" for _, node in _leaves(self.tree, ""))
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """The paths of the arrays."""
+        return tuple(path for path, array in zip(self.leaves, self.is_array, strict=True) if array)
+
+    @cached_property
+    def text(self) -> str:
+        """In words; different structures differ in it.
+
+        Example:
+            >>> structure_of({"x": np.zeros((3, 2)), "stages": [np.zeros(3), np.zeros(4)]}).text
+            '{stages: [float64[*] x 2], x: float64[*, 2]}'
+        """
+        return _text(self.tree)
+
+    @cached_property
+    def name(self) -> str:
+        """Short, for people: how long its lists are, or all of it if that is short. Two structures may have the same."""
+        sizes = [f"{path}={size}" for path, size in _pinned(self.tree)] or [f"{path}={size}" for path, size in _lists(self.tree, "")]
+        name = ", ".join(sizes) or self.text
+        return name if len(name) <= SHORT else f"{name[: SHORT - 12].rstrip(', ')}.. #{self.mark}"
+
+    @cached_property
+    def mark(self) -> str:
+        """Eight digits that tell it from others."""
+        return digest_bytes(self.text.encode())[:8]
+
+    def to_json(self) -> str:
+        return json.dumps(self.tree, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Structure":
+        """
+        Raises:
+            DataError: It is not what `to_json` gave.
+        """
+        try:
+            structure = cls(_tuples(json.loads(text)))
+            _ = structure.leaves, structure.text
+        except (ValueError, TypeError, IndexError, KeyError):
+            raise DataError(f"{text[:60]!r} is not a structure") from None
+        return structure
+
+    def assemble(self, leaves: Iterable[Any]) -> dict[str, Any]:
+        """A sample, or anything else of this shape, from its leaves. The inverse of `outline`, but for the id."""
+        return cast(dict[str, Any], _assemble(self.tree, iter(leaves)))
+
+
+def structure_of(sample: Mapping[str, Any]) -> Structure:
+    """
+    Raises:
+        DataError: The sample holds something that cannot be batched.
+    """
+    return outline(sample).structure
+
+
+def outline(sample: Mapping[str, Any]) -> Outline:
+    """Take a sample apart. Lists of numbers become arrays; arrays of any library become NumPy's.
+
+    Raises:
+        DataError: It holds something that cannot be batched, such as None.
+    """
+    if not isinstance(sample, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  from users
+        raise DataError(f"a nested sample is a dict, not a {type(sample).__name__}")
+    leaves: list[Any] = []
+    tree = _outline({key: value for key, value in sample.items() if key != ID}, "", leaves)
+    return Outline(Structure(tree), tuple(leaves))
+
+
+def sample_id(sample: Mapping[str, Any], default: SampleId) -> SampleId:
+    """What a sample is called.
+
+    Raises:
+        DataError: Its id is neither a string nor an integer.
+    """
+    id = sample.get(ID, default)
+    if isinstance(id, np.ndarray) and id.ndim == 0:
+        id = id.item()
+    if isinstance(id, bool) or not isinstance(id, str | int | np.integer):
+        raise DataError(f"the id of a sample is {id!r}; an id is a string or an integer")
+    return id if isinstance(id, str) else int(id)
+
+
+def measure_structures(dataset: Any, *, progress: Callable[[int, int], None] | None = None) -> LengthCache:
+    """The lengths of a data set of nested samples: a group for each structure, a length for each ragged axis.
+
+    A data set may know them (`table`); else its `samples`, or itself, are gone through once. Arrays of one dict that are equally long in
+    all samples run along one axis, and count once.
+
+    Raises:
+        DataError: A sample cannot be batched; the message names it.
+    """
+    if isinstance(known := getattr(dataset, "table", None), LengthCache):
+        return known
+    samples = getattr(dataset, "samples", dataset)
+    ids: list[SampleId] = []
+    code: dict[Structure, int] = {}
+    kinds: list[int] = []
+    lengths: list[list[tuple[int, ...]]] = []
+    count = len(samples)
+    for row in range(count):
+        sample = samples[row]
+        try:
+            parts = outline(sample)
+            ids.append(sample_id(sample, row))
+        except DataError as error:
+            raise DataError(f"sample {row}: {error}") from None
+        kind = code.setdefault(parts.structure, len(code))
+        if kind == len(lengths):
+            lengths.append([])
+        kinds.append(kind)
+        lengths[kind].append(parts.lengths)
+        if progress is not None and (row % 1000 == 999 or row + 1 == count):
+            progress(row + 1, count)
+    columns = [np.array(rows, np.int64).reshape(len(rows), -1) for rows in lengths]
+    return structure_table(list(code), np.array(kinds, np.int64), columns, ids=Ids.of(ids))
+
+
+def structure_table(
+    structures: Sequence[Structure],
+    kinds: NDArray[np.integer[Any]],
+    lengths: Sequence[NDArray[np.integer[Any]]],
+    *,
+    ids: Ids | None = None,
+    dataset_hash: str = "",
+) -> LengthCache:
+    """Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths `lengths[k][j]`.
+
+    The table does not depend on the order of `structures`.
+
+    Raises:
+        DataError: An id comes twice, or a sample is longer than a length can be.
+    """
+    ids = ids or Ids.rows(len(kinds))
+    if twice := ids.duplicate():
+        raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+    order = sorted(range(len(structures)), key=lambda kind: _natural(structures[kind].text))
+    names = _distinct_names([structures[kind] for kind in order])
+    axes = [shared_axes(structures[kind], lengths[kind]) for kind in order]
+    matrix = np.zeros((len(kinds), max((len(found) for found in axes), default=0)), np.int64)
+    groups = np.empty(len(kinds), np.int32)
+    for code, kind in enumerate(order):
+        rows = np.flatnonzero(kinds == kind)
+        groups[rows] = code
+        for axis, arrays in enumerate(axes[code].values()):
+            matrix[rows, axis] = lengths[kind][:, arrays[0]]
+    totals = matrix.sum(axis=1)
+    if (totals > LONGEST).any():
+        raise DataError(f"sample {ids[int(totals.argmax())]!r} has length {totals.max()}; a length is at most {LONGEST}")
+    described = [
+        {"name": name, "structure": structures[kind].text, "axes": list(axes[code])}
+        for code, (kind, name) in enumerate(zip(order, names, strict=True))
+    ]
+    return LengthCache(
+        ids,
+        totals.astype(np.int32),
+        groups=groups,
+        group_names=tuple(names),
+        axes=matrix.astype(np.int32) if matrix.shape[1] > 1 else None,
+        dataset_hash=dataset_hash,
+        source={"structures": described},
+    )
+
+
+def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict[str, list[int]]:
+    """The ragged axes of a structure, by name: which of its arrays run along each. `lengths` has a row for each sample.
+
+    Arrays run along one axis if they are in the same dict and equally long in every sample.
+    """
+    axes: dict[str, list[int]] = {}
+    parents = [path.rpartition("/")[0] for path in structure.arrays]
+    for parent, members in groupby(sorted(range(len(parents)), key=lambda array: parents[array]), key=lambda array: parents[array]):
+        columns: dict[bytes, list[int]] = {}
+        for array in members:
+            columns.setdefault(lengths[:, array].tobytes(), []).append(array)
+        for arrays in columns.values():
+            alone = len(columns) == 1 and parent not in {path for path, _ in _lists(structure.tree, "")}
+            axes[(parent or "sample") if alone else structure.arrays[arrays[0]]] = arrays
+    return dict(sorted(axes.items(), key=lambda axis: axis[1]))
+
+
+def difference(first: Structure, second: Structure) -> str:
+    """The first place at which two structures differ, in words."""
+    return _difference(first.tree, second.tree, "")
+
+
+def _outline(value: Any, path: str, leaves: list[Any]) -> Node:
+    if isinstance(value, Mapping):
+        named = cast(Mapping[Any, Any], value)
+        return ("dict", tuple((key, _outline(named[key], _join(path, key), leaves)) for key in _keys(named, path)))
+    if isinstance(value, str | bytes):
+        leaves.append(value)
+        return ("text",) if isinstance(value, str) else ("bytes",)
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[Any], value)
+        if not items or not all(isinstance(item, int | float | np.number | np.bool_) for item in items):
+            return ("list", tuple(_outline(item, _join(path, number), leaves) for number, item in enumerate(items)))
+    elif not isinstance(value, bool | int | float) and not hasattr(value, "__array__"):
+        what = f"a {type(value).__name__}" if value is not None else "None, which cannot be batched: leave the key out"
+        raise DataError(f"{path} is {what}; a nested sample is made of dicts, lists, arrays, numbers and text")
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise DataError(f"{path} is an array of {array.dtype}; arrays hold numbers")
+    if array.ndim == 0 and path in PINNED:
+        return ("is", array.item())
+    leaves.append(array)
+    return ("scalar", array.dtype.name) if array.ndim == 0 else ("array", array.dtype.name, array.shape[1:])
+
+
+def _keys(value: Mapping[Any, Any], path: str) -> list[str]:
+    for key in value:
+        if not isinstance(key, str) or not key or "/" in key:
+            raise DataError(f"{path or 'the sample'} has the key {key!r}; keys are words without '/'")
+    return sorted(value)
+
+
+def _join(path: str, key: str | int) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def _children(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    if node[0] == "dict":
+        yield from ((_join(path, key), child) for key, child in node[1])
+    elif node[0] == "list":
+        yield from ((_join(path, number), child) for number, child in enumerate(node[1]))
+
+
+def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    if node[0] in ("dict", "list"):
+        for child_path, child in _children(node, path):
+            yield from _leaves(child, child_path)
+    elif node[0] != "is":
+        yield path, node
+
+
+def _lists(node: Node, path: str) -> Iterator[tuple[str, int]]:
+    if node[0] == "list":
+        yield path, len(node[1])
+    for child_path, child in _children(node, path):
+        yield from _lists(child, child_path)
+
+
+def _pinned(node: Node) -> list[tuple[str, Any]]:
+    found = [(key, child[1]) for key, child in node[1] if child[0] == "is"]
+    return found[:1]
+
+
+def _assemble(node: Node, leaves: Iterator[Any]) -> Any:
+    if node[0] == "dict":
+        return {key: _assemble(child, leaves) for key, child in node[1]}
+    if node[0] == "list":
+        return [_assemble(child, leaves) for child in node[1]]
+    return node[1] if node[0] == "is" else next(leaves)
+
+
+def _text(node: Node) -> str:
+    if node[0] == "dict":
+        return "{" + ", ".join(f"{key if key.isidentifier() else json.dumps(key)}: {_text(child)}" for key, child in node[1]) + "}"
+    if node[0] == "list":
+        runs = [(text, len(list(run))) for text, run in groupby(_text(child) for child in node[1])]
+        return "[" + ", ".join(text if count == 1 else f"{text} x {count}" for text, count in runs) + "]"
+    if node[0] == "array":
+        return f"{node[1]}[{', '.join(['*', *map(str, node[2])])}]"
+    return str(node[1]) if node[0] in ("scalar", "is") else node[0]
+
+
+def _natural(text: str) -> list[tuple[int, int | str]]:
+    """Sorted by this, 2 comes before 10."""
+    runs = ("".join(run) for _, run in groupby(text, str.isdecimal))
+    return [(0, int(run)) if run.isdecimal() else (1, run) for run in runs]
+
+
+def _distinct_names(structures: Sequence[Structure]) -> list[str]:
+    names = [structure.name for structure in structures]
+    return [name if names.count(name) == 1 else f"{name} #{structure.mark}" for name, structure in zip(names, structures, strict=True)]
+
+
+def _difference(first: Node, second: Node, path: str) -> str:
+    where = path or "the sample"
+    if first[0] == second[0] == "dict":
+        ours, theirs = dict(first[1]), dict(second[1])
+        if missing := sorted(ours.keys() ^ theirs.keys()):
+            return f"{_join(path, missing[0])} is only in the {'first' if missing[0] in ours else 'second'}"
+    if first[0] == second[0] == "list" and len(first[1]) != len(second[1]):
+        return f"{where} has {len(first[1])} items in the first and {len(second[1])} in the second"
+    for (child_path, child), (_, other) in zip(_children(first, path), _children(second, path), strict=first[0] == second[0]):
+        if child != other:
+            return _difference(child, other, child_path)
+    return f"{where} is {_text(first)} in the first and {_text(second)} in the second"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in cast(list[Any], value)) if isinstance(value, list) else value

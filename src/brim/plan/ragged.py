@@ -1,0 +1,61 @@
+"""Rows that are ragged along several axes: put alike ones side by side, and cut them where the budget ends.
+
+A row of a microbatch pays for the longest of its neighbours along every axis. Sorting by one axis, or by the sum, leaves the others random;
+so rows are split in two along the axis in which they differ most, again and again, down to the size of a microbatch. Along one axis that
+is a sort. Every second part is turned around, so that neighbours across a split are alike too.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.sorting import order_by
+
+
+def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[np.int64]) -> NDArray[np.int64]:
+    """An order of the rows in which neighbours are alike. Rows stay inside their window; window i is split down to `per[i]` rows.
+
+    `axes` is [rows, axes]; windows are `bounds[i]` to `bounds[i + 1]`, none of them empty.
+    """
+    order = np.arange(len(axes))
+    starts, turned = bounds[:-1], np.zeros(len(bounds) - 1, np.bool_)
+    while True:
+        sizes = np.diff(starts, append=len(axes))
+        parts = -(-sizes // per)
+        if (parts <= 1).all():
+            return order
+        piece = np.repeat(np.arange(len(starts)), sizes)
+        here = axes[order]
+        low, high = np.minimum.reduceat(here, starts), np.maximum.reduceat(here, starts)
+        widest = (high - low).argmax(axis=1)
+        value, number = here[np.arange(len(here)), widest[piece]], np.arange(len(starts))
+        low, high = low[number, widest], high[number, widest]
+        order = order[order_by(piece, np.where(turned[piece], high[piece] - value, value - low[piece]))]
+        split = np.flatnonzero(parts > 1)
+        middle = starts[split] + parts[split] // 2 * per[split]
+        starts, per = np.insert(starts, split + 1, middle), np.insert(per, split + 1, per[split])
+        turned = np.insert(turned, split + 1, True)
+        turned[split + np.arange(len(split))] = False
+
+
+def cut_runs(
+    axes: NDArray[np.int32], bounds: NDArray[np.int64], *, budget: int, max_rows: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where microbatches begin, and which of them are short: they end with their window, and had room for another row as wide.
+
+    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis) stays within the budget; one row always is.
+    """
+    starts: list[int] = []
+    short: list[bool] = []
+    most, ahead = max_rows or len(axes), 64
+    for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        while start < end:
+            block = axes[start : min(start + min(ahead, most), end)]
+            slots = np.maximum.accumulate(block, axis=0).sum(axis=1, dtype=np.int64) * np.arange(1, len(block) + 1)
+            rows = max(int(np.searchsorted(slots, budget, side="right")), 1)
+            if rows == len(block) and rows < min(most, end - start):
+                ahead *= 2
+                continue
+            starts.append(start)
+            short.append(start + rows == end and rows < most and int(slots[rows - 1]) // rows * (rows + 1) <= budget)
+            start += rows
+    return np.array(starts, np.int64), np.array(short, np.bool_)
