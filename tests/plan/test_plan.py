@@ -207,6 +207,7 @@ CHANGES = {
     "max_sequences": 7,
     "window": 9,
     "drop_last": True,
+    "shuffle": False,
     "packing": {"max_length": 1024},
     "microbatches_per_step": 2,
     "remainder": "drop",

@@ -31,6 +31,8 @@ def collate_compressed_batch(batch: Sequence[Mapping[str, Any]], *, pad_to_multi
         MismatchError: Two samples have different structures, such as other numbers of stages.
         DataError: A sample has no stages to speak of, or a key that would be overwritten.
     """
+    if not batch:
+        return {STAGES: [], COUNT: 0, ID: []}
     collated = nested_collate(batch, pad_to_multiple=pad_to_multiple)
     stages = collated.data.get(STAGES)
     if not isinstance(stages, list):

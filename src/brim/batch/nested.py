@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import DataError, MismatchError, OptionError
+from brim.core.errors import MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.data.structure import Structure, difference, outline, sample_id
@@ -41,21 +41,22 @@ def nested_collate(samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0
     """One batch of nested samples of one structure; see `brim.data.structure` for what a nested sample is.
 
     Arrays are padded on the right with `pad_value`, to the longest of the batch, rounded up to a multiple of `pad_to_multiple`. A sample
-    is called what its "id" says, or by its place in the batch.
+    is called what its "id" says, or by its place in the batch. No samples, which is what a rank gets that has nothing left to do in a step,
+    make a batch of nothing.
 
     Raises:
         MismatchError: Two samples differ in structure; the message names them.
-        DataError: There is no sample, or one holds something that cannot be batched.
+        DataError: A sample holds something that cannot be batched.
 
     Example:
         >>> batch = nested_collate([{"stages": [np.ones(3)]}, {"stages": [np.ones(2)]}])
         >>> batch.data["stages"][0].shape, batch.lengths["stages"][0]
         ((2, 3), array([3, 2]))
     """
-    if not samples:
-        raise DataError("there is no sample to make a batch of")
     if pad_to_multiple < 1:
         raise OptionError(f"pad_to_multiple must be at least 1, got {pad_to_multiple}")
+    if not samples:
+        return NestedBatch({}, {}, {}, structure=Structure(("dict", ())), ids=(), fill=Fill())
     ids = tuple(sample_id(sample, place) for place, sample in enumerate(samples))
     parts = [outline(sample) for sample in samples]
     structure = parts[0].structure

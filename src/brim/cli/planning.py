@@ -56,6 +56,7 @@ _OPTIONS = (
     click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."),
     click.option("--max-sequences", type=int, help="At most so many rows in a microbatch."),
     click.option("--window", type=int, help="Rows sorted together.  [default: 8192, or half of them if they are fewer]"),
+    click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Or keep the order of the data."),
     click.option("--drop-last", is_flag=True, help="Leave out microbatches that stay short."),
     click.option("--microbatches-per-step", type=int, help="In an optimizer step, over all ranks.  [default: one for each rank]"),
     click.option(
@@ -74,6 +75,7 @@ _SAME_NAME = (
     "pad_to_multiple",
     "max_sequences",
     "window",
+    "shuffle",
     "drop_last",
     "microbatches_per_step",
     "remainder",

@@ -137,12 +137,16 @@ class BatchingConfig:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(config=self.to_dict())
+        return fingerprint(config=self.identity)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What goes into fingerprints: all options, but for those that plans once had no choice about and that are as they were then."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("shuffle", True)}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse. `shuffle` is there only where it is off: older plans do not have it."""
-        values = asdict(self)
-        return {name: value for name, value in values.items() if name != "shuffle" or not value}
+        """As JSON-like values; `from_dict` is the inverse."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BatchingConfig":

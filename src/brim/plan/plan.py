@@ -335,5 +335,5 @@ class BatchPlanBuilder:
 
 def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int) -> str:
     """Changes if anything changes that reaches a tensor: data, tokenizer, ids, lengths, groups, any option, the planner itself."""
-    parts: dict[str, Any] = {"lengths": table.fingerprint, "config": config.to_dict(), "epochs": num_epochs, "algorithm": ALGORITHM}
+    parts: dict[str, Any] = {"lengths": table.fingerprint, "config": config.identity, "epochs": num_epochs, "algorithm": ALGORITHM}
     return fingerprint(**parts)

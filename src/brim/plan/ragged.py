@@ -2,7 +2,7 @@
 
 A row of a microbatch pays for the longest of its neighbours along every axis. Sorting by one axis, or by the sum, leaves the others random;
 so rows are split in two along the axis in which they differ most, again and again, down to the size of a microbatch. Along one axis that
-is a sort. Every second part is turned around, so that neighbours across a split are alike too.
+is a sort. The second part of a split is turned around along all other axes, so that neighbours across the split are alike too.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
     `axes` is [rows, axes]; windows are `bounds[i]` to `bounds[i + 1]`, none of them empty.
     """
     order = np.arange(len(axes))
-    starts, turned = bounds[:-1], np.zeros(len(bounds) - 1, np.bool_)
+    starts, turned = bounds[:-1], np.zeros((len(bounds) - 1, axes.shape[1]), np.bool_)
     while True:
         sizes = np.diff(starts, append=len(axes))
         parts = -(-sizes // per)
@@ -28,13 +28,14 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
         low, high = np.minimum.reduceat(here, starts), np.maximum.reduceat(here, starts)
         widest = (high - low).argmax(axis=1)
         value, number = here[np.arange(len(here)), widest[piece]], np.arange(len(starts))
-        low, high = low[number, widest], high[number, widest]
-        order = order[order_by(piece, np.where(turned[piece], high[piece] - value, value - low[piece]))]
+        low, high, down = low[number, widest], high[number, widest], turned[number, widest]
+        order = order[order_by(piece, np.where(down[piece], high[piece] - value, value - low[piece]))]
         split = np.flatnonzero(parts > 1)
         middle = starts[split] + parts[split] // 2 * per[split]
         starts, per = np.insert(starts, split + 1, middle), np.insert(per, split + 1, per[split])
-        turned = np.insert(turned, split + 1, True)
-        turned[split + np.arange(len(split))] = False
+        second = ~turned[split]
+        second[np.arange(len(split)), widest[split]] ^= True
+        turned = np.insert(turned, split + 1, second, axis=0)
 
 
 def cut_runs(
