@@ -146,9 +146,9 @@ def naive(lengths, batch_size):
 @given(LENGTHS, st.integers(1, 20))
 def test_random_batches_pad_to_their_longest(lengths, batch_size):
     equal = [max(lengths)] * len(lengths)  # whatever the order
-    found = random_batches(np.array(equal, np.int32), batch_size)
+    found = random_batches(np.array(equal, np.int32)[:, None], batch_size)
     assert (found.fill.slots, found.peak, found.batches, found.shapes) == naive(equal, batch_size)
-    found = random_batches(np.array(lengths, np.int32), batch_size)
+    found = random_batches(np.array(lengths, np.int32)[:, None], batch_size)
     assert found.fill.used == sum(lengths)
     assert sum(np.maximum(lengths, 1)) <= found.fill.slots <= len(lengths) * max(*lengths, 1)
 
@@ -156,7 +156,7 @@ def test_random_batches_pad_to_their_longest(lengths, batch_size):
 @given(LENGTHS, st.integers(1, 20))
 def test_grouping_by_length_is_at_best_sorting_and_at_worst_random_order(lengths, batch_size):
     column = np.array(lengths, np.int32)
-    found, random = grouped_batches(column, batch_size), random_batches(column, batch_size)
+    found, random = (batches(column[:, None], batch_size) for batches in (grouped_batches, random_batches))
     slots, _, batches, _ = naive(sorted(lengths, reverse=True), batch_size)
     assert found.fill.used == sum(lengths)
     assert found.batches == batches

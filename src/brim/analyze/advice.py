@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from brim.analyze.buckets import BucketAnalysis
 from brim.analyze.capacity import Capacity
 from brim.analyze.counts import LengthCounts
-from brim.analyze.strategies import Strategy, bucket_flags
+from brim.analyze.strategies import WINDOWS, Strategy, bucket_flags
 from brim.analyze.suggest import BucketSuggestion
 
 ENOUGH = 1.02
@@ -16,7 +16,7 @@ def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = 
     """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to it."""
     planned = [strategy for strategy in strategies if strategy.options]
     best = min(planned, key=lambda strategy: strategy.price(capacity))
-    simple = next(strategy for strategy in planned if strategy.name == "sorted windows")
+    simple = next(strategy for strategy in planned if strategy.name == WINDOWS)
     return simple if simple.price(capacity) <= best.price(capacity) * ENOUGH else best
 
 
@@ -30,26 +30,30 @@ def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> 
     verb = "costs" if capacity is None else "takes"
     speed = f"an epoch {verb} {gain:.1f} times less" if gain >= 1.15 else f"an epoch {verb} {1 - 1 / gain:.0%} less"
     speed += "" if capacity is None else " time by what was measured"
-    return f"Choose {chosen.name} (brim plan build {chosen.options}): {gained}, and {speed}; {_beside(strategies, chosen, capacity)}."
+    return f"Choose {chosen.name} (brim plan build {chosen.options}): {gained}, and {speed}{_beside(strategies, chosen, capacity)}."
 
 
 def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity | None) -> str:
     """How the other candidate compares: windows beside packing, packing beside anything else."""
-    packed = next(one for one in strategies if one.name.startswith("packed"))
+    packed = next((one for one in strategies if one.name.startswith("packed")), None)
+    if packed is None:
+        return "; samples of different structures never share a batch, so none is padded with parts that it does not have"
     if chosen is not packed:
         more = 1 - 1 / packed.speedup(chosen, capacity)
         if more > 0.0005:
-            return f"packing would save {more:.1%} more, and needs a model that keeps the samples of a row apart"
-        return "packing would save nothing more"
-    windows = next(one for one in strategies if one.name == "sorted windows")
-    return f"a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} more with sorted windows"
+            return f"; packing would save {more:.1%} more, and needs a model that keeps the samples of a row apart"
+        return "; packing would save nothing more"
+    windows = next(one for one in strategies if one.name == WINDOWS)
+    return (
+        f"; a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} more with sorted windows"
+    )
 
 
 def notes(
     counts: LengthCounts,
     limit: int,
     analysis: BucketAnalysis | None,
-    best: BucketSuggestion,
+    best: BucketSuggestion | None,
     strategies: Sequence[Strategy],
     capacity: Capacity | None = None,
 ) -> tuple[str, ...]:
@@ -68,7 +72,7 @@ def notes(
             f"{share} longer than {limit:,} and counted as cut to it; a plan is told what to do with such samples by --overflow, and the "
             f"longest has {int(counts.lengths[-1]):,} tokens."
         )
-    if analysis is not None:
+    if analysis is not None and best is not None:
         now = next(one for one in strategies if one.name.endswith("buckets now"))
         found += _about_buckets(analysis, now, best)
     fixed = next((one for one in strategies if one.name.endswith("optimal buckets")), None)

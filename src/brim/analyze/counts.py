@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.counting import count_values, merge_counts
-from brim.core.errors import LONGEST, DataError
+from brim.core.errors import LONGEST, DataError, OptionError
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 
@@ -37,6 +37,15 @@ def as_table(lengths: "SomeLengths | LengthCounts") -> LengthCache:
     if len(table) == 0:
         raise DataError("there are no lengths to count")
     return table
+
+
+def check_one_length(table: LengthCache, what: str) -> None:
+    """
+    Raises:
+        OptionError: The samples are ragged along several axes, and `what` is for those that have one length.
+    """
+    if table.axes is not None:
+        raise OptionError(f"{what} are for samples with one length; these are nested, and ragged along several axes")
 
 
 @dataclass(frozen=True, eq=False)

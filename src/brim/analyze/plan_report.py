@@ -353,7 +353,7 @@ def _planned_lengths(plan: BatchPlan) -> LengthCache:
     if plan.counts.untouched:
         return plan.table
     units = plan.epochs.units
-    return LengthCache(Ids.rows(len(units)), units.length, groups=units.group, group_names=plan.table.group_names)
+    return LengthCache(Ids.rows(len(units)), units.length, groups=units.group, group_names=plan.table.group_names, axes=units.axes)
 
 
 def _worlds(data: dict[str, Any]) -> list[dict[str, Any]]:

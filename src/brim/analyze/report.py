@@ -7,7 +7,7 @@ from typing import Any
 from brim.analyze.advice import advise, notes
 from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
 from brim.analyze.capacity import Capacity, bytes_text
-from brim.analyze.counts import as_table
+from brim.analyze.counts import as_table, check_one_length
 from brim.analyze.histogram import Countable, LengthHistogram, compute_length_histogram
 from brim.analyze.strategies import Strategy, compare_strategies, effective_buckets, longest_kept
 from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
@@ -28,7 +28,7 @@ class BatchingEfficiencyReport:
     analysis: BucketAnalysis | None
     """Of the buckets as they are; None if none were given."""
     suggestions: dict[OptimizationGoal, BucketSuggestion]
-    """For every goal, as many buckets as there are now; samples that are too long count as cut."""
+    """For every goal, as many buckets as there are now; samples that are too long count as cut. None for nested samples."""
     strategies: tuple[Strategy, ...]
     """The first one is what the others are compared with."""
     token_budget: int
@@ -125,12 +125,15 @@ def create_efficiency_report(
     histogram = compute_length_histogram(table, num_bins)
     budget = token_budget if token_budget is not None else max(BUDGET, histogram.longest)
     check_counts(num_buckets=num_buckets)
+    if bucket_spec is not None:
+        check_one_length(table, "bucket edges")
     many = num_buckets or (bucket_spec.num_buckets if bucket_spec is not None else NUM_BUCKETS)
     buckets = effective_buckets(bucket_spec, budget, pad_to_multiple) if bucket_spec is not None else None
     limit = longest_kept(budget, buckets, pad_to_multiple)
     analysis = analyze_bucket_efficiency(histogram, buckets) if buckets is not None else None
     kept = histogram.counts.cut_to(limit)
-    suggestions = {goal: suggest_bucket_edges(kept, many, goal, pad_to_multiple=pad_to_multiple) for goal in OptimizationGoal}
+    goals = OptimizationGoal if table.axes is None else ()
+    suggestions = {goal: suggest_bucket_edges(kept, many, goal, pad_to_multiple=pad_to_multiple) for goal in goals}
     strategies = compare_strategies(
         table,
         budget,
@@ -148,7 +151,7 @@ def create_efficiency_report(
         strategies=strategies,
         token_budget=budget,
         advice=advise(strategies, capacity),
-        notes=notes(histogram.counts, limit, analysis, suggestions[OptimizationGoal.MINIMIZE_WASTE], strategies, capacity),
+        notes=notes(histogram.counts, limit, analysis, suggestions.get(OptimizationGoal.MINIMIZE_WASTE), strategies, capacity),
         capacity=capacity,
     )
 

@@ -23,6 +23,9 @@ from brim.plan.deal import cost
 from brim.plan.epoch import EpochColumns
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
+from brim.plan.units import round_up
+
+WINDOWS = "sorted windows"
 
 MEGABATCHES = 50
 """Length-grouped samplers sort inside random runs of this many batches."""
@@ -91,27 +94,49 @@ def compare_strategies(
     ones, else 8. `batch_size` is that of random and grouped batches: as many samples as a budget holds on average, if not given, so that
     all strategies take about equally many steps.
 
+    Nested samples, ragged along several axes, are neither cut nor bucketed nor packed. Random and grouped batches mix their structures, and
+    pay for every axis that one of the samples has.
+
     Raises:
         OptionError: A number cannot work.
+        LengthError: A nested sample does not fit.
     """
     check_counts(token_budget=token_budget, num_buckets=num_buckets, pack_length=pack_length, batch_size=batch_size)
+    if table.axes is not None:
+        return _nested_strategies(table, Shared(token_budget, pad_to_multiple, seed, None), batch_size)
     if buckets is not None:
         buckets = effective_buckets(buckets, token_budget, pad_to_multiple)
     limit = longest_kept(token_budget, buckets, pad_to_multiple)
     lengths = np.minimum(table.lengths, np.int32(limit))
-    size = min(len(lengths), batch_size or max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
+    size = _batch_size(lengths, token_budget, batch_size)
     shared = Shared(token_budget, pad_to_multiple, seed, limit if int(table.lengths.max()) > limit else None)
     planned = [
         *_given(buckets, shared),
         _optimal(num_buckets or (buckets.num_buckets if buckets is not None else 8), shared),
-        ("sorted windows", shared.said, BatchingConfig.throughput(**shared.options)),
+        (WINDOWS, shared.said, BatchingConfig.throughput(**shared.options)),
         _packed(int(lengths.max()), pack_length, shared),
     ]
     return (
-        random_batches(lengths, size, seed=seed, pad_to_multiple=pad_to_multiple),
-        grouped_batches(lengths, size, seed=seed, pad_to_multiple=pad_to_multiple),
+        random_batches(lengths[:, None], size, seed=seed, pad_to_multiple=pad_to_multiple),
+        grouped_batches(lengths[:, None], size, seed=seed, pad_to_multiple=pad_to_multiple),
         *(strategy_of(name, BatchPlan.build(table, config).epochs.built(0).columns, said) for name, said, config in planned),
     )
+
+
+def _nested_strategies(table: LengthCache, shared: "Shared", batch_size: int | None) -> tuple[Strategy, ...]:
+    assert table.axes is not None
+    plan = BatchPlan.build(table, BatchingConfig.throughput(**shared.options))
+    size = _batch_size(table.lengths, shared.token_budget, batch_size)
+    return (
+        random_batches(table.axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
+        grouped_batches(table.axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
+        strategy_of(WINDOWS, plan.epochs.built(0).columns, shared.said),
+    )
+
+
+def _batch_size(lengths: NDArray[np.int32], token_budget: int, given: int | None) -> int:
+    """As many samples as a budget holds on average, unless given."""
+    return min(len(lengths), given or max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
 
 
 def longest_kept(token_budget: int, buckets: BucketSpec | None, pad_to_multiple: int) -> int:
@@ -199,28 +224,31 @@ def _packed(longest: int, pack_length: int | None, shared: Shared) -> Planned:
     return f"packed rows of {width}", said, BatchingConfig(packing=PackingConfig(max_length=width, pad_to_max=False), **options)
 
 
-def random_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
-    """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest."""
-    order = permutation(len(lengths), seed=seed, purpose="random")
-    return _consecutive(f"random batches of {batch_size}", lengths[order], batch_size, pad_to_multiple)
+def random_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
+    """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest along each of [samples, axes]."""
+    order = permutation(len(axes), seed=seed, purpose="random")
+    return _consecutive(f"random batches of {batch_size}", axes[order], batch_size, pad_to_multiple)
 
 
-def grouped_batches(lengths: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
+def grouped_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
     """What samplers that group by length do: shuffle, sort inside runs of fifty batches, take `batch_size` at a time."""
-    order = permutation(len(lengths), seed=seed, purpose="random")
-    run = batch_size * max(1, min(len(lengths) // (4 * batch_size), MEGABATCHES))
+    order = permutation(len(axes), seed=seed, purpose="random")
+    run = batch_size * max(1, min(len(axes) // (4 * batch_size), MEGABATCHES))
+    lengths = axes.sum(axis=1, dtype=np.int64)
     shortness = lengths.max(initial=0) - lengths[order]
-    order = order[order_by(np.arange(len(lengths)) // run, shortness)]
-    return _consecutive("grouped by length", lengths[order], batch_size, pad_to_multiple)
+    order = order[order_by(np.arange(len(axes)) // run, shortness)]
+    return _consecutive("grouped by length", axes[order], batch_size, pad_to_multiple)
 
 
-def _consecutive(name: str, lengths: NDArray[np.int32], batch_size: int, multiple: int) -> Strategy:
-    """Batches of neighbours, each padded to its longest."""
-    starts = np.arange(0, len(lengths), batch_size)
-    longest = np.maximum(np.maximum.reduceat(lengths, starts), 1).astype(np.int64)
-    widths = -(-longest // multiple) * multiple
-    rows = np.diff(np.append(starts, len(lengths)))
-    return _counted(name, "", int(lengths.sum(dtype=np.int64)), rows, widths, rows * widths.astype(np.float64) ** 2)
+def _consecutive(name: str, axes: NDArray[np.int32], batch_size: int, multiple: int) -> Strategy:
+    """Batches of neighbours, each padded to its longest along every axis."""
+    starts = np.arange(0, len(axes), batch_size)
+    longest = np.maximum.reduceat(axes, starts).astype(np.int64)  # [batches, axes]
+    longest[longest.sum(axis=1) == 0, 0] = 1
+    longest = round_up(longest, multiple)
+    rows = np.diff(np.append(starts, len(axes)))
+    squares = (longest.astype(np.float64) ** 2).sum(axis=1)
+    return _counted(name, "", int(axes.sum(dtype=np.int64)), rows, longest.sum(axis=1), rows * squares)
 
 
 def strategy_of(name: str, columns: EpochColumns, options: str = "") -> Strategy:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from brim.analyze.capacity import Capacity
+from brim.analyze.counts import check_one_length
 from brim.analyze.histogram import compute_length_histogram
 from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
 from brim.analyze.strategies import bucket_flags
@@ -137,7 +138,9 @@ def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
-    histogram = compute_length_histogram(LengthCache.load(cache))
+    table = LengthCache.load(cache)
+    check_one_length(table, "bucket edges")
+    histogram = compute_length_histogram(table)
     wanted = GOALS.get(goal) or OptimizationGoal(goal)
     found = {
         one: suggest_bucket_edges(histogram, num_buckets, one, max_length, pad_to_multiple=pad_to_multiple) for one in OptimizationGoal

@@ -8,6 +8,7 @@ import numpy as np
 
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
+from brim.core.fill import Fill
 from brim.plan.epoch import EpochPlan
 from brim.plan.plan import BatchPlan
 
@@ -51,7 +52,8 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     show_table(list(epochs[0]), [list(epoch.values()) for epoch in epochs])
     if groups:
         click.echo()
-        show_table(["group", "samples", "microbatches in epoch 0"], [list(row.values()) for row in groups])
+        show_table(["group", "samples", "microbatches", "padding"], [list(row.values())[:4] for row in groups])
+        click.echo(f"groups never share a microbatch; these are of epoch 0{_of_rank(plan)}")
     if microbatches:
         click.echo()
         show_table(list(microbatches[0]), [list(row.values()) for row in microbatches])
@@ -69,7 +71,7 @@ def _facts(plan: BatchPlan) -> dict[str, Any]:
         "epochs": plan.num_epochs,
         "buckets": None if plan.buckets is None else ",".join(str(width) for width in plan.buckets.widths),
         "microbatches per step": plan.step_size,
-        "rank": f"{plan.rank} of {plan.world_size}" if plan.world_size > 1 else None,
+        "rank": _of_rank(plan).removeprefix(", rank ") or None,
         "fingerprint": plan.fingerprint,
         "lengths": table.fingerprint,
         "data": table.dataset_hash or "unknown",
@@ -107,12 +109,21 @@ def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:
 
 
 def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
-    columns, units = plan.epochs.built(0).columns, plan.epochs.units
-    if columns.group is None or units.group is None:
+    """What this share has of each group, and for nested samples what the group has in common."""
+    view = plan.get_epoch(0)
+    columns, names = view.columns.take(view.places[view.places >= 0]), plan.table.group_names
+    if columns.group is None:
         return []
-    samples = np.bincount(units.group, minlength=len(plan.table.group_names))
-    microbatches = np.bincount(columns.group, minlength=len(plan.table.group_names))
-    return [
-        {"group": name, "samples": int(samples[number]), "microbatches": int(microbatches[number])}
-        for number, name in enumerate(plan.table.group_names)
-    ]
+    rows, slots = np.diff(columns.row_ptr if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr]), columns.slots
+    known = {each["name"]: each for each in plan.table.source.get("structures", [])}
+    groups: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        mine = columns.group == number
+        fill = Fill(int(columns.tokens[mine].sum()), int(slots[mine].sum()))
+        facts = {"group": name, "samples": int(rows[mine].sum()), "microbatches": int(mine.sum()), "padding": f"{fill.waste:.2%}"}
+        groups.append({**facts, **{key: value for key, value in known.get(name, {}).items() if key != "name"}})
+    return groups
+
+
+def _of_rank(plan: BatchPlan) -> str:
+    return f", rank {plan.rank} of {plan.world_size}" if plan.world_size > 1 else ""
