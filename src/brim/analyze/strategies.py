@@ -17,6 +17,7 @@ from brim.core.fill import Fill
 from brim.core.rng import permutation
 from brim.core.sorting import order_by
 from brim.data.lengths import LengthCache
+from brim.data.structure import axes_by_name
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import cost
@@ -124,12 +125,12 @@ def compare_strategies(
 
 
 def _nested_strategies(table: LengthCache, shared: "Shared", batch_size: int | None) -> tuple[Strategy, ...]:
-    assert table.axes is not None
+    axes = np.stack(list(axes_by_name(table).values()), axis=1)
     plan = BatchPlan.build(table, BatchingConfig.throughput(**shared.options))
     size = _batch_size(table.lengths, shared.token_budget, batch_size)
     return (
-        random_batches(table.axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
-        grouped_batches(table.axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
+        random_batches(axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
+        grouped_batches(axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
         strategy_of(WINDOWS, plan.epochs.built(0).columns, shared.said),
     )
 

@@ -1,19 +1,32 @@
 """`brim lengths`: measure a data set, look at the result."""
 
+from pathlib import Path
+from typing import Any
+
 import click
+import numpy as np
+from click.core import ParameterSource
 
 from brim.analyze.histogram import compute_length_histogram
-from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, width_option
+from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
+from brim.core.atomic import check_target
 from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
+from brim.data.nested import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 
 cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
 
 
 @click.command()
 @click.option(
-    "-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="JSONL, Parquet, or a Hugging Face data set on disk."
+    "-d",
+    "--data",
+    "--dataset",
+    "data",
+    required=True,
+    metavar="PATH",
+    help="JSONL, Parquet, or a Hugging Face data set on disk; of nested samples, HDF5, NPZ or Parquet.",
 )
 @click.option(
     "-t", "--tokenizer", default="byte", show_default=True, help="byte, a tokenizer.json, a directory, or a name in the local cache."
@@ -27,6 +40,8 @@ cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", require
 @click.option("--response-field", help="The field that holds the response.")
 @click.option("--id-field", help="The field that holds the id.  [default: id or sample_id, else the row number]")
 @click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
+@click.option("--nested", is_flag=True, help="Rows of Parquet are nested samples: measure their structure.  [HDF5 and NPZ always are]")
+@click.option("--root", metavar="GROUP", help="The group of an HDF5 file that holds the samples.  [default: the file]")
 @click.option("--workers", type=int, help="Processes.  [default: all cores for large data, one for small]")
 @click.option(
     "--torn-line",
@@ -38,7 +53,9 @@ cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", require
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 @json_option
+@click.pass_context
 def build(
+    ctx: click.Context,
     data: str,
     tokenizer: str,
     output: str,
@@ -48,6 +65,8 @@ def build(
     response_field: str | None,
     id_field: str | None,
     group_field: str | None,
+    nested: bool,
+    root: str | None,
     workers: int | None,
     torn: str,
     quiet: bool,
@@ -58,14 +77,23 @@ def build(
     Rows may be text, prompt/response, instruction/input/output, messages, or input_ids. Killed and started again, it continues. Started
     again after rows were added, it measures only those.
 
+    Nested samples (HDF5, NPZ, or Parquet with --nested) have no text: those of one structure become a group, and every ragged axis is
+    measured.
+
     \b
     Examples:
       brim lengths build -d train.jsonl -t byte -o lengths.jsonl
       brim lengths build -d train.jsonl -t gpt2 -o lengths.brim
       brim lengths build -d qa.parquet --prompt-field question --response-field answer -o lengths.brim
+      brim lengths build -d histories.h5 -o lengths.brim
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    if nested or root is not None or _always_nested(Path(data)):
+        given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+        if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "quiet", "as_json"}):
+            raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
+        return _build_nested(data, output, root, id_field, as_json)
     format = RowFormat(
         shape=shape,  # pyright: ignore[reportArgumentType]  checked there
         text_field=text_field,
@@ -90,6 +118,32 @@ def build(
         "tokenizer": cache.tokenizer_hash,
     }
     show_json(facts) if as_json else show_facts(facts)
+
+
+def _always_nested(data: Path) -> bool:
+    """Whether it is of a format that holds nothing else."""
+    suffixes = {data.suffix.lower()} | ({file.suffix.lower() for file in data.iterdir()} if data.is_dir() else set())
+    return not suffixes.isdisjoint(HDF5_SUFFIXES + NPZ_SUFFIXES)
+
+
+def _build_nested(data: str, output: str, root: str | None, id_field: str | None, as_json: bool) -> None:
+    check_target(output)
+    table = open_nested(data, root=root, id_field=id_field).table
+    table.save(output)
+    assert table.groups is not None  # one for each structure
+    counts = np.bincount(table.groups, minlength=len(table.group_names)).tolist()
+    groups: list[dict[str, Any]] = [
+        {"group": each["name"], "samples": count, "axes": each["axes"], "structure": each["structure"]}
+        for each, count in zip(table.source["structures"], counts, strict=True)
+    ]
+    steps = int(table.lengths.sum(dtype="int64"))
+    facts: dict[str, Any] = {"written": output, "samples": len(table), "steps": steps, "data": table.dataset_hash}
+    if as_json:
+        show_json({**facts, "groups": groups})
+        return
+    show_facts(facts)
+    click.echo()
+    show_table(["group", "samples", "ragged along"], [[each["group"], each["samples"], ", ".join(each["axes"])] for each in groups])
 
 
 @click.command()

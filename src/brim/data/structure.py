@@ -247,6 +247,19 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
     return dict(sorted(axes.items(), key=lambda axis: axis[1]))
 
 
+def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
+    """How long every sample is along every axis that any of them has; 0 where it has none such. What a batch of mixed structures pads."""
+    columns: dict[str, NDArray[np.int32]] = {}
+    if table.axes is None or table.groups is None or "structures" not in table.source:
+        axes = table.lengths[:, None] if table.axes is None else table.axes
+        return {str(number): axes[:, number] for number in range(axes.shape[1])}
+    for code, each in enumerate(table.source["structures"]):
+        rows = np.flatnonzero(table.groups == code)
+        for number, name in enumerate(each["axes"]):
+            columns.setdefault(name, np.zeros(len(table), np.int32))[rows] = table.axes[rows, number]
+    return columns
+
+
 def difference(first: Structure, second: Structure) -> str:
     """The first place at which two structures differ, in words."""
     return _difference(first.tree, second.tree, "")
