@@ -6,7 +6,7 @@ them as long as its longest. Every array comes with the lengths of its rows and 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from brim.core.errors import MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
-from brim.data.structure import Structure, difference, outline, sample_id
+from brim.data.structure import Outline, Structure, difference, outline, sample_id
 from brim.plan.units import round_up
 
 
@@ -31,7 +31,7 @@ class NestedBatch:
     structure: Structure
     ids: tuple[SampleId, ...]
     fill: Fill
-    """Of the ragged axes: what is data, of what was made. Arrays of a dict that are equally long count once."""
+    """Of the ragged axes: what is data, of what was made. Arrays of a dict that are equally long in this batch count once."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,36 +59,50 @@ def nested_collate(samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0
         return NestedBatch({}, {}, {}, structure=Structure(("dict", ())), ids=(), fill=Fill())
     ids = tuple(sample_id(sample, place) for place, sample in enumerate(samples))
     parts = [outline(sample) for sample in samples]
-    structure = parts[0].structure
-    for id, other in zip(ids, parts, strict=True):
-        if other.structure != structure:
+    structure = _common_structure(ids, parts)
+    axes: dict[tuple[str, bytes], Axis] = {}
+    data: list[Any] = []
+    along: list[Axis | None] = []
+    for path, values in zip(structure.leaves, zip(*(part.leaves for part in parts), strict=True), strict=True):
+        if path not in structure.tables:
+            data.append(np.stack(values) if isinstance(values[0], np.ndarray) else list(values))
+            along.append(None)
+            continue
+        lengths = np.array([len(array) for array in values], np.int64)
+        axis = axes.setdefault((structure.tables[path], lengths.tobytes()), Axis.of(lengths, pad_to_multiple))
+        data.append(_padded(values, axis.mask.shape[1], pad_value, path))
+        along.append(axis)
+    return NestedBatch(
+        data=structure.assemble(data),
+        lengths=structure.assemble(axis and axis.lengths for axis in along),
+        masks=structure.assemble(axis and axis.mask for axis in along),
+        structure=structure,
+        ids=ids,
+        fill=Fill(sum(int(axis.lengths.sum()) for axis in axes.values()), sum(axis.mask.size for axis in axes.values())),
+    )
+
+
+class Axis(NamedTuple):
+    """A ragged axis in a batch: how long each row is, and where there is data."""
+
+    lengths: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64], multiple: int) -> "Axis":
+        width = int(round_up(lengths, multiple).max())
+        return cls(lengths, np.arange(width) < lengths[:, None])
+
+
+def _common_structure(ids: Sequence[SampleId], parts: Sequence[Outline]) -> Structure:
+    first = parts[0].structure
+    for id, part in zip(ids, parts, strict=True):
+        if part.structure != first:
             raise MismatchError(
                 f"samples {ids[0]!r} and {id!r} have different structures and cannot share a batch: "
-                f"{difference(structure, other.structure)}. Batch them with BucketSampler, which never mixes structures"
+                f"{difference(first, part.structure)}. Batch them with BucketSampler, which never mixes structures"
             )
-    shared: dict[tuple[str, bytes], tuple[NDArray[np.int64], NDArray[np.bool_]]] = {}
-    data: list[Any] = []
-    lengths: list[NDArray[np.int64] | None] = []
-    masks: list[NDArray[np.bool_] | None] = []
-    for path, is_array, column in zip(
-        structure.leaves, structure.is_array, zip(*(part.leaves for part in parts), strict=True), strict=True
-    ):
-        if not is_array:
-            data.append(np.stack(column) if isinstance(column[0], np.ndarray) else list(column))
-            lengths.append(None)
-            masks.append(None)
-            continue
-        sizes = np.array([len(array) for array in column], np.int64)
-        width = int(round_up(sizes.max(keepdims=True), pad_to_multiple)[0])
-        key = (path.rpartition("/")[0], sizes.tobytes())
-        if key not in shared:
-            shared[key] = (sizes, np.arange(width) < sizes[:, None])
-        data.append(_padded(column, width, pad_value, path))
-        lengths.append(shared[key][0])
-        masks.append(shared[key][1])
-    used, slots = (sum(int(part[which].sum() if which == 0 else part[1].size) for part in shared.values()) for which in (0, 1))
-    trees = (structure.assemble(leaves) for leaves in (data, lengths, masks))
-    return NestedBatch(*trees, structure=structure, ids=ids, fill=Fill(used, slots))
+    return first
 
 
 def _padded(arrays: Sequence[NDArray[Any]], width: int, pad_value: float, path: str) -> NDArray[Any]:

@@ -72,6 +72,13 @@ class Structure:
         return tuple(path for path, array in zip(self.leaves, self.is_array, strict=True) if array)
 
     @cached_property
+    def tables(self) -> dict[str, str]:
+        """For each array the dict it is in, whose other arrays it may share its axis with; for an item of a list, the array itself."""
+        lists = {path for path, _ in _lists(self.tree, "")}
+        parents = (path.rpartition("/")[0] for path in self.arrays)
+        return {path: path if parent in lists else parent for path, parent in zip(self.arrays, parents, strict=True)}
+
+    @cached_property
     def text(self) -> str:
         """In words; different structures differ in it.
 
@@ -235,15 +242,14 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
 
     Arrays run along one axis if they are in the same dict and equally long in every sample.
     """
-    axes: dict[str, list[int]] = {}
-    parents = [path.rpartition("/")[0] for path in structure.arrays]
-    for parent, members in groupby(sorted(range(len(parents)), key=lambda array: parents[array]), key=lambda array: parents[array]):
-        columns: dict[bytes, list[int]] = {}
-        for array in members:
-            columns.setdefault(lengths[:, array].tobytes(), []).append(array)
-        for arrays in columns.values():
-            alone = len(columns) == 1 and parent not in {path for path, _ in _lists(structure.tree, "")}
-            axes[(parent or "sample") if alone else structure.arrays[arrays[0]]] = arrays
+    together: dict[str, dict[bytes, list[int]]] = {}
+    for array, table in enumerate(structure.tables.values()):
+        together.setdefault(table, {}).setdefault(lengths[:, array].tobytes(), []).append(array)
+    axes = {
+        (table or "sample") if len(columns) == 1 else structure.arrays[arrays[0]]: arrays
+        for table, columns in together.items()
+        for arrays in columns.values()
+    }
     return dict(sorted(axes.items(), key=lambda axis: axis[1]))
 
 

@@ -1,0 +1,160 @@
+"""Structures of nested samples, and the tables that are made of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from nested_cases import nested_samples, normal, same
+
+from brim import DataError, LengthCache, measure_structures, structure_of
+from brim.data.structure import Structure, axes_by_name, difference, outline
+
+
+def stage(steps, **more):
+    return {"states": np.zeros((steps, 2), np.float32), "actions": np.zeros(steps, np.int64), **more}
+
+
+@given(nested_samples())
+def test_a_sample_taken_apart_and_put_together_is_the_same(samples):
+    for sample in samples:
+        parts = outline(sample)
+        again = parts.structure.assemble(parts.leaves)
+        assert same(again, {key: value for key, value in normal(sample).items() if key != "id"})
+        assert outline(again).structure == parts.structure
+        assert len(parts.leaves) == len(parts.structure.leaves)
+
+
+@given(nested_samples())
+def test_structures_are_equal_if_and_only_if_their_texts_and_their_json_are(samples):
+    structures = [structure_of(sample) for sample in samples]
+    for one in structures:
+        assert Structure.from_json(one.to_json()) == one
+        for other in structures:
+            assert (one == other) == (one.text == other.text) == (one.to_json() == other.to_json())
+            if one != other:
+                assert difference(one, other) != ""
+
+
+@given(nested_samples())
+def test_the_table_has_a_group_for_each_structure_and_lengths_that_add_up(samples):
+    table = measure_structures(samples)
+    for row, sample in enumerate(samples):
+        for other, rival in enumerate(samples):
+            assert (table.groups[row] == table.groups[other]) == (structure_of(sample) == structure_of(rival))
+    assert len(table.group_names) == len(set(table.group_names)) == len({structure_of(sample) for sample in samples})
+    if table.axes is not None:
+        assert np.array_equal(table.axes.sum(axis=1), table.lengths)
+    arrays = {row: outline(sample).lengths for row, sample in enumerate(samples)}
+    for row, lengths in arrays.items():
+        assert set(table.entry(row).axes or (table.entry(row).length,)) - {0} == set(lengths) - {0}
+        assert table.lengths[row] <= sum(lengths)
+    by_name = axes_by_name(table)
+    assert np.array_equal(np.sum([*by_name.values(), np.zeros(len(samples), int)], axis=0), table.lengths)
+
+
+def test_what_is_ragged_and_what_is_not():
+    structure = structure_of(
+        {"id": "a", "x": np.zeros((3, 2)), "n": 5, "ok": True, "name": "text", "stages": [[1, 2], np.zeros(0)], "none": []}
+    )
+    assert structure.text == "{n: int64, name: text, none: [], ok: bool, stages: [int64[*], float64[*]], x: float64[*, 2]}"
+    assert structure.arrays == ("stages/0", "stages/1", "x")
+    assert structure_of({"x": np.zeros((9, 2))}) == structure_of({"x": np.zeros((1, 2))}) != structure_of({"x": np.zeros((9, 3))})
+    assert structure_of({"x": np.zeros(3, np.float32)}) != structure_of({"x": np.zeros(3)})
+    assert structure_of({"x": torch.zeros(3)}) == structure_of({"x": np.zeros(3, np.float32)})
+    assert structure_of({"x": []}) != structure_of({"x": np.zeros(0)})
+    assert structure_of({"compression_depth": 1}) != structure_of({"compression_depth": 2})
+    assert structure_of({"deeper": {"compression_depth": 1}}) == structure_of({"deeper": {"compression_depth": 2}})
+
+
+def test_names_say_what_tells_structures_apart():
+    samples = [{"stages": [np.zeros(2)] * count} for count in (10, 2, 0)]
+    assert measure_structures(samples).group_names == ("stages=0", "stages=2", "stages=10")
+    assert structure_of({"a": np.zeros(3)}).name == "{a: float64[*]}"
+    alike = [{"stages": [np.zeros(2)]}, {"stages": [np.zeros((2, 2))]}]
+    names = measure_structures(alike).group_names
+    assert all(name.startswith("stages=1 #") for name in names)
+    long = structure_of({f"key_{number}": np.zeros(1) for number in range(40)}).name
+    assert len(long) < 70
+    assert "#" in long
+
+
+def test_arrays_of_a_dict_that_are_always_equally_long_run_along_one_axis():
+    samples = [
+        {"compression_stages": [stage(3), stage(5)], "context": stage(4)},
+        {"compression_stages": [stage(4), stage(4)], "context": stage(9)},
+    ]
+    table = measure_structures(samples)
+    assert table.source["structures"][0]["axes"] == ["compression_stages/0", "compression_stages/1", "context"]
+    assert table.axes.tolist() == [[3, 5, 4], [4, 4, 9]]
+    apart = measure_structures([{"a": np.zeros(3), "b": np.zeros(3)}, {"a": np.zeros(3), "b": np.zeros(4)}])
+    assert apart.source["structures"][0]["axes"] == ["a", "b"]
+    assert apart.axes.tolist() == [[3, 3], [3, 4]]
+    together = measure_structures([{"a": np.zeros(3), "b": np.zeros(3)}])
+    assert (together.axes, together.lengths.tolist()) == (None, [3])
+    stages = measure_structures([{"stages": [np.zeros(3), np.zeros(3)]}])  # items of a list are never one axis
+    assert stages.axes.tolist() == [[3, 3]]
+
+
+def test_axes_of_mixed_structures_are_aligned_by_name():
+    table = measure_structures([{"stages": [np.zeros(3)], "tail": {"x": np.zeros(7)}}, {"stages": [], "tail": {"x": np.zeros(5)}}])
+    found = {name: column.tolist() for name, column in axes_by_name(table).items()}
+    assert found == {"tail": [7, 5], "stages/0": [3, 0]}
+
+
+def test_the_order_of_the_samples_decides_neither_names_nor_codes():
+    samples = [{"id": number, "stages": [np.zeros(number)] * (number % 3)} for number in range(9)]
+    table, turned = measure_structures(samples), measure_structures(samples[::-1])
+    assert table.group_names == turned.group_names
+    assert table.groups.tolist() == turned.groups.tolist()[::-1]
+
+
+def test_a_data_set_may_know_its_table_or_its_samples():
+    class Known:
+        table = LengthCache.from_lengths({"a": 3})
+
+        def __len__(self):
+            raise AssertionError("not gone through")
+
+    class Listed:
+        samples = [{"compression_depth": depth} for depth in (0, 2, 0)]  # noqa: RUF012
+
+        def __getitem__(self, row):
+            raise AssertionError("not gone through")
+
+    assert measure_structures(Known()) is Known.table
+    assert measure_structures(Listed()).groups.tolist() == [0, 1, 0]
+    seen = []
+    measure_structures([{"x": np.zeros(1)}] * 2500, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1000, 2500), (2000, 2500), (2500, 2500)]
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        ({"a": {"b": None}}, "sample 1: a/b is None, which cannot be batched: leave the key out"),
+        ({"a": object()}, "a is a object"),
+        ({"a": np.array(["x"])}, "a is an array of <U1"),
+        ({"a": np.array([None])}, "a is an array of object"),
+        ({"a": {1: 2}}, "a has the key 1"),
+        ({"a/b": 2}, "the sample has the key 'a/b'"),
+        ({"id": 1.5}, "the id of a sample is 1.5"),
+        ([1, 2], "a nested sample is a dict, not a list"),
+    ],
+)
+def test_what_cannot_be_batched_is_named(sample, said):
+    with pytest.raises(DataError) as error:
+        measure_structures([{"x": 1}, sample])
+    assert said in str(error.value)
+
+
+def test_an_id_that_comes_twice_is_an_error():
+    with pytest.raises(DataError, match="id 'a' comes twice: samples 0 and 2"):
+        measure_structures([{"id": "a"}, {"id": "b"}, {"id": "a"}])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '["dict",[["a",["array"]]]]', "null", json.dumps(["dict", 5])])
+def test_what_is_not_a_structure_is_refused(text):
+    with pytest.raises(DataError, match="not a structure"):
+        Structure.from_json(text)
