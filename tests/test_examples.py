@@ -71,6 +71,18 @@ FACTS = {
         "the files of rank 3 hold its 5 batches, 1 of them empty",
         "the first step over 4 ranks has loss",
     ],
+    "09_structural_bucketing.py": [
+        "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, compression_depth=3",
+        "ragged along compression_stages/0, compression_stages/1, compression_stages/2, context",
+        "{'batch_size': 32}: 66 batches, ",
+        "of all steps are in stages that do not exist",
+        "Batch compression depth: 3",
+        "Stage 0 shape: (",
+        "continued after 3 batches: the other 44 come as they would have",
+        "3 ranks: 16 batches each, every sample once over all of them",
+        "refused: samples 'h6' and 'h0' have different structures",
+        "a plan from the lengths holds the same batches",
+    ],
     "06_analyze.py": [
         "half of the samples have at most 298 tokens",
         "bucket ends at 2,048",
