@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from harness import RESULTS, print_table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("packing", "planning", "lengths", "analysis", "collation", "resume", "sft")
+NAMES = ("packing", "planning", "lengths", "analysis", "collation", "resume", "structure", "sft")
 SIZED = ("packing", "planning", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
 FULL = ("packing", "lengths")
@@ -161,6 +161,20 @@ def resume(tables: list[Table]) -> Iterator[Claim]:
     yield Claim("resume: the batch that an uninterrupted run has", f"{exact.count('yes')} of {len(exact)}", set(exact) == {"yes"})
 
 
+def structure(tables: list[Table]) -> Iterator[Claim]:
+    table = pick(tables, subject="structure")
+    old, new = line(table, "dummy stages"), line(table, "brim, token budget")
+    if old is None or new is None:
+        return
+    yield Claim(
+        "structural bucketing: no encoder work on dummy data", f"{new['dummy %']:.1f}% (before: {old['dummy %']:.1f}%)", new["dummy %"] == 0
+    )
+    yield Claim("structural bucketing: steps at least 20% faster", f"{new['faster %']:.1f}%", new["faster %"] >= 20)
+    yield Claim("structural bucketing: at least 30% less memory", f"{new['less memory %']:.1f}%", new["less memory %"] >= 30)
+    measured = f"{new['loss']:.3f}; dummy stages: {old['loss']:.3f}"
+    yield Claim("structural bucketing: no higher loss after equal time", measured, new["loss"] <= old["loss"])
+
+
 def sft(tables: list[Table]) -> Iterator[Claim]:
     table = pick(tables, subject="sft")
     packed = quickest(table, "brim packed")
@@ -185,7 +199,7 @@ def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Cl
 
 CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
     **{"packing": packing, "planning": planning, "lengths": lengths},
-    **{"analysis": analysis, "collation": collation, "resume": resume, "sft": sft},
+    **{"analysis": analysis, "collation": collation, "resume": resume, "structure": structure, "sft": sft},
 }
 
 
