@@ -100,7 +100,7 @@ def test_arrays_of_a_dict_that_are_always_equally_long_run_along_one_axis():
 def test_axes_of_mixed_structures_are_aligned_by_name():
     table = measure_structures([{"stages": [np.zeros(3)], "tail": {"x": np.zeros(7)}}, {"stages": [], "tail": {"x": np.zeros(5)}}])
     found = {name: column.tolist() for name, column in axes_by_name(table).items()}
-    assert found == {"tail": [7, 5], "stages/0": [3, 0]}
+    assert found == {"tail/x": [7, 5], "stages/0": [3, 0]}
 
 
 def test_the_order_of_the_samples_decides_neither_names_nor_codes():

@@ -209,7 +209,7 @@ def structure_table(
     ids = ids or Ids.rows(len(kinds))
     if twice := ids.duplicate():
         raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
-    order = sorted(range(len(structures)), key=lambda kind: _natural(structures[kind].text))
+    order = sorted(range(len(structures)), key=lambda kind: (_natural(structures[kind].name), structures[kind].text))
     names = _distinct_names([structures[kind] for kind in order])
     axes = [shared_axes(structures[kind], lengths[kind]) for kind in order]
     matrix = np.zeros((len(kinds), max((len(found) for found in axes), default=0)), np.int64)
@@ -246,7 +246,7 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
     for array, table in enumerate(structure.tables.values()):
         together.setdefault(table, {}).setdefault(lengths[:, array].tobytes(), []).append(array)
     axes = {
-        (table or "sample") if len(columns) == 1 else structure.arrays[arrays[0]]: arrays
+        (table or "sample") if len(columns) == 1 and len(arrays) > 1 else structure.arrays[arrays[0]]: arrays
         for table, columns in together.items()
         for arrays in columns.values()
     }
