@@ -31,7 +31,7 @@ MAGIC = {
     b"\xfd7zXZ": "compressed with xz; unpack it first: unxz -k",
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"ARROW1": "an Arrow file; save it as Parquet, or with datasets.save_to_disk",
-    b"\x89HDF": "an HDF5 file",
+    b"\x89HDF": "an HDF5 file, which holds nested samples: brim.data.nested.open_nested reads it, and brim lengths build if it ends in .h5",
     b"\xff\xfe": "UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
 }

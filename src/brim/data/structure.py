@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import LONGEST, DataError
 from brim.core.fingerprint import digest_bytes
+from brim.core.sorting import natural
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 
@@ -209,7 +210,7 @@ def structure_table(
     ids = ids or Ids.rows(len(kinds))
     if twice := ids.duplicate():
         raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
-    order = sorted(range(len(structures)), key=lambda kind: (_natural(structures[kind].name), structures[kind].text))
+    order = sorted(range(len(structures)), key=lambda kind: (natural(structures[kind].name), structures[kind].text))
     names = _distinct_names([structures[kind] for kind in order])
     axes = [shared_axes(structures[kind], lengths[kind]) for kind in order]
     matrix = np.zeros((len(kinds), max((len(found) for found in axes), default=0)), np.int64)
@@ -349,12 +350,6 @@ def _text(node: Node) -> str:
     if node[0] == "array":
         return f"{node[1]}[{', '.join(['*', *map(str, node[2])])}]"
     return str(node[1]) if node[0] in ("scalar", "is") else node[0]
-
-
-def _natural(text: str) -> list[tuple[int, int | str]]:
-    """Sorted by this, 2 comes before 10."""
-    runs = ("".join(run) for _, run in groupby(text, str.isdecimal))
-    return [(0, int(run)) if run.isdecimal() else (1, run) for run in runs]
 
 
 def _distinct_names(structures: Sequence[Structure]) -> list[str]:
