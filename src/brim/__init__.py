@@ -6,7 +6,7 @@ Names are loaded when they are first used, so `import brim` costs nothing and pu
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _HOMES = {
     "brim.core.errors": ("BrimError", "DamagedError", "DataError", "LengthError", "MismatchError", "MissingExtraError", "OptionError"),

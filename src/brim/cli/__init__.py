@@ -34,7 +34,13 @@ TREE: Tree = {
             "show": ("brim.cli.batch:show", "Show what a directory of batches holds."),
         },
     ),
-    "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
+    "train": (
+        "Train a model.",
+        {
+            "sft": ("brim.cli.train:sft", "Fine-tune a causal model."),
+            "distill": ("brim.cli.distill:distill", "Distill a learning algorithm into a model that learns in context."),
+        },
+    ),
     "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),
     "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),

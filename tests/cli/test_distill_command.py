@@ -1,0 +1,86 @@
+"""`brim train distill` as it is typed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TINY = """
+env: {size: 4, horizon: 5}
+algorithm: {episodes: 10, keep_every: 2, repeats: 2}
+data: {window: 12, samples: 200}
+model: {width: 16, heads: 2, encoder_layers: 1, decoder_layers: 1, latents: 2}
+training: {steps: 10, token_budget: 300, save_every: 4}
+evaluation: {episodes: 3, lanes: 2}
+"""
+MAIN = "from brim.cli import main; main()"
+
+
+@pytest.fixture
+def desk(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return tmp_path
+
+
+def brim(folder, line):
+    command = [sys.executable, "-c", MAIN, "train", "distill", *line.split()]
+    return subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, text=True, timeout=300)
+
+
+def test_a_run_leaves_histories_checkpoints_results_and_a_picture(desk):
+    done = brim(desk, "tiny.yaml --seeds 0,3 -o out --json")
+    assert done.returncode in (0, 1), done.stderr  # ten steps need not be enough to learn
+    told = json.loads(done.stdout)
+    assert [seed["seed"] for seed in told["seeds"]] == [0, 3]
+    assert done.returncode == (0 if all(seed["improvement"] > 0 for seed in told["seeds"]) else 1)
+    assert all(len(seed["curve"]) == 3 for seed in told["seeds"])
+    assert told["references"]["random"] < told["references"]["best"]
+    assert "seed 3" in done.stderr
+    assert {path.name for path in (desk / "out").iterdir()} == {
+        ".lock", "run.json", "histories.h5", "seed-0", "seed-3", "results.json", "in_context.png",
+    }  # fmt: skip
+    assert (desk / "out" / "in_context.png").read_bytes().startswith(b"\x89PNG")
+    again = brim(desk, "--resume -o out -q --no-plot --json")
+    assert again.returncode == done.returncode
+    assert again.stderr == ""
+    assert json.loads(again.stdout)["seeds"] == told["seeds"]
+
+
+def test_results_are_a_table_on_stdout_and_talk_goes_to_stderr(desk):
+    done = brim(desk, "tiny.yaml --seeds 0 --steps 3 --no-plot -o out")
+    assert done.returncode in (0, 1), done.stderr
+    assert "return on held-out goals" in done.stdout
+    assert "knows the goal" in done.stdout
+    assert "step 3/3" in done.stderr
+    assert not (desk / "out" / "in_context.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("none.yaml", "DataError: none.yaml does not exist"),
+        ("bad.yaml", "OptionError: bad.yaml: unknown option 'stepps' in training. Did you mean \"steps\"?"),
+        ("tiny.yaml --seeds 0,x", "'0,x' is not a list of whole numbers such as 0,1,2"),
+        ("tiny.yaml --steps 0", "OptionError: steps must be at least 1, got 0"),
+        ("--resume -o nowhere", "DataError: nowhere holds no run"),
+        ("tiny.yaml -o tiny.yaml", "OptionError: cannot write tiny.yaml: a file is in the way"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_exit_status_2(desk, line, message):
+    (desk / "bad.yaml").write_text("training: {stepps: 3}")
+    done = brim(desk, line)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_other_options_are_refused_when_a_run_is_resumed(desk):
+    brim(desk, "tiny.yaml --seeds 0 --steps 3 --no-plot -o out")
+    done = brim(desk, "--resume --steps 4 --no-plot -o out")
+    assert done.returncode == 2
+    assert "training.steps (3 -> 4)" in done.stderr
+    over = brim(desk, "tiny.yaml --seeds 0 --steps 3 --no-plot -o out")
+    assert over.returncode == 2
+    assert "holds a run already; continue it with --resume" in over.stderr

@@ -1,0 +1,152 @@
+"""The options of `brim train distill` and the files they are read from."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.core.errors import DataError, MismatchError, OptionError
+from brim.envs.histories import HistoryConfig
+from brim.envs.ppo import Ppo
+from brim.envs.q_learning import QLearning
+from brim.train.distill_config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from brim.train.distill_files import BUNDLE, config_from, load_config
+from brim.train.histories import CutConfig
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write files into the current directory, and load them in that order."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(**files):
+        for name, text in files.items():
+            (tmp_path / f"{name}.yaml").write_text(text)
+        return load_config([f"{name}.yaml" for name in files])
+
+    return load
+
+
+def test_without_files_the_options_are_the_defaults():
+    assert load_config() == DistillConfig()
+
+
+@pytest.mark.parametrize("path", sorted(BUNDLE.glob("config/*/*.yaml")), ids=lambda path: path.name)
+def test_every_file_that_comes_with_brim_can_be_loaded_alone(path):
+    assert isinstance(load_config([path.relative_to(BUNDLE)]), DistillConfig)
+
+
+def test_the_command_of_the_literature_names_three_files_that_come_with_brim(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(["config/algorithm/ppo_base.yaml", "config/env/darkroom.yaml", "config/model/ad_compressed_dr.yaml"])
+    assert isinstance(config.histories.algorithm, Ppo)
+    assert config == replace(DistillConfig(), histories=HistoryConfig(algorithm=Ppo(), keep_every=16))
+
+
+def test_a_file_in_the_current_directory_comes_before_one_of_the_same_name_in_brim(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config" / "env").mkdir(parents=True)
+    (tmp_path / "config" / "env" / "darkroom.yaml").write_text("env: {size: 7}")
+    assert load_config(["config/env/darkroom.yaml"]).histories.room.size == 7
+
+
+def test_later_files_win_and_sections_merge(write):
+    config = write(
+        a="model: {width: 32, heads: 2}\ntraining: {steps: 7}",
+        b="model: {width: 48}\nalgorithm: {repeats: 3, epsilon: 0.5}",
+        c="algorithm: {epsilon: 0}\n",
+        d="",
+    )
+    assert config.model == ModelConfig(width=48, heads=2)
+    assert config.training == TrainingConfig(steps=7)
+    assert config.histories == HistoryConfig(repeats=3, algorithm=QLearning(epsilon=0.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modle: {}", r"""b.yaml: unknown section 'modle'. Did you mean "model"\?"""),
+        ("model: {widht: 3}", r"""b.yaml: unknown option 'widht' in model. Did you mean "width"\?"""),
+        ("algorithm: {keep_evry: 3}", r"""b.yaml: unknown option 'keep_evry' in algorithm. Did you mean "keep_every"\?"""),
+        ("env: {heldout: 0.3}", r"""b.yaml: unknown option 'heldout' in env. Did you mean "held_out"\?"""),
+        ("algorithm: {name: ppo, replays: 3}", "b.yaml: unknown option 'replays' in algorithm"),
+        ("algorithm: {name: pppo}", r"""b.yaml: algorithm.name must be one of q_learning, ppo, got 'pppo'. Did you mean "ppo"\?"""),
+        ("env: {name: lightroom}", "b.yaml: env.name must be one of darkroom, got 'lightroom'"),
+        ("model: 3", "b.yaml: model must be a section, got 3"),
+        ("model: {width: 3.5}", "b.yaml: model.width must be a whole number, got 3.5"),
+        ("model: {width: true}", "b.yaml: model.width must be a whole number, got True"),
+        ("model: {width: [1]}", r"b.yaml: model.width must be a whole number, got \[1\]"),
+        ("training: {learning_rate: 3e-3}", "b.yaml: training.learning_rate must be a number, got '3e-3'; write 0.003, with a point"),
+        ("training: {learning_rate: fast}", "b.yaml: training.learning_rate must be a number, got 'fast'$"),
+        ("training: {seeds: 3}", "b.yaml: training.seeds must be a list of whole numbers, got 3"),
+        ("training: {schedule: 1}", "b.yaml: training.schedule must be a word, got 1"),
+        ("training: {schedule: cosin}", r"""b.yaml: training: schedule must be one of .*, got 'cosin'. Did you mean "cosine"\?"""),
+        ("algorithm: {repeats: lots}", "b.yaml: algorithm.repeats must be a whole number, got 'lots'"),
+        ("env: {held_out: most}", "b.yaml: env.held_out must be a number, got 'most'"),
+        ("model: {width: 30}", "model: width must be a multiple of heads, got 30 and 4"),
+        ("data: {window: 1}", "b.yaml: data: window must be at least 2, got 1"),
+        ("[1, 2]", r"b.yaml must hold sections such as model and training, got \[1, 2\]"),
+    ],
+)
+def test_what_a_file_says_wrong_is_an_error_with_the_file_and_the_value(write, text, message):
+    with pytest.raises(OptionError, match=message):
+        write(a="model: {heads: 4}", b=text)
+
+
+def test_what_is_not_yaml_and_what_is_not_there_are_errors(write):
+    with pytest.raises(DataError, match=r"b\.yaml:2 is not YAML"):
+        write(b="model:\n  width: 3: 4\n")
+    with pytest.raises(DataError, match=r"b\.yaml:3 is not YAML: the key 'width' comes twice"):
+        write(b="model:\n  width: 3\n  width: 4\n")
+    with pytest.raises(DataError, match=r'config/env/darkrom.yaml does not exist, .*Did you mean "config/env/darkroom.yaml"\?'):
+        load_config(["config/env/darkrom.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (TrainingConfig, {"seeds": ()}, r"at least one, got \[\]"),
+        (TrainingConfig, {"seeds": (1, 1)}, r"different numbers from 0 on, and at least one, got \[1, 1\]"),
+        (TrainingConfig, {"steps": 0}, "steps must be at least 1, got 0"),
+        (TrainingConfig, {"learning_rate": float("inf")}, "learning_rate must be above 0 and finite, got inf"),
+        (TrainingConfig, {"warmup": 1.5}, "warmup must be between 0 and 1, got 1.5"),
+        (TrainingConfig, {"clip_norm": -1.0}, "clip_norm must not be negative or infinite, got -1.0"),
+        (EvaluationConfig, {"episodes": 2}, "first and last ones, got 2"),
+        (EvaluationConfig, {"temperature": -0.5}, "temperature must not be negative or infinite, got -0.5"),
+        (CutConfig, {"depth": -1}, "depth must not be negative, got -1"),
+        (ModelConfig, {"latents": 0}, "latents must be at least 1, got 0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_their_value(kind, options, message):
+    with pytest.raises(OptionError, match=message):
+        kind(**options)
+
+
+options = st.builds(
+    DistillConfig,
+    histories=st.builds(
+        HistoryConfig,
+        algorithm=st.one_of(st.builds(QLearning, replays=st.integers(0, 9)), st.builds(Ppo, passes=st.integers(1, 9))),
+        held_out=st.floats(0.1, 0.9),
+        seed=st.integers(0, 99),
+    ),
+    data=st.builds(CutConfig, window=st.integers(2, 50)),
+    training=st.builds(TrainingConfig, seeds=st.lists(st.integers(0, 9), min_size=1, unique=True).map(tuple), steps=st.integers(1, 99)),
+)
+
+
+@given(options)
+def test_options_survive_being_written_and_read(config):
+    assert config_from(config.to_dict()) == config
+    assert config_from(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+
+
+def test_a_resumed_run_may_change_what_does_not_reach_the_weights_and_nothing_else():
+    before = DistillConfig()
+    replace(before.with_training(seeds=(5,), save_every=7, log_every=1), evaluation=EvaluationConfig(episodes=9)).check_resumed(before)
+    with pytest.raises(MismatchError, match=r"algorithm.seed \(0 -> 1\), training.steps \(1000 -> 5\)"):
+        replace(before.with_training(steps=5), histories=HistoryConfig(seed=1)).check_resumed(before)
+    with pytest.raises(MismatchError, match=r"algorithm.name \(q_learning -> ppo\)"):
+        replace(before, histories=HistoryConfig(algorithm=Ppo())).check_resumed(before)
