@@ -6,13 +6,17 @@ for an epoch.
 
     dummy stages            random batches; every sample gets stages of zeros up to the greatest depth, and the encoder reads them
     brim, batch size        `BucketSampler(dataset, batch_size)`: one structure in a batch
-    brim, token budget      `BucketSampler(dataset, token_budget=...)`, with the budget that gives as many batches as the others have
+    brim, token budget      `BucketSampler(dataset, token_budget=..., axis_costs={"context": 3})`, with the budget that gives as many
+                            batches as there are with dummy stages; a step of the context goes through more layers than one of a stage
 
 `dummy %` is the share of the steps that the encoder reads which are in stages that do not exist, `padding %` the share that is padding of
-real stages. `ms/step` is the mean over an epoch. `peak MB` is what training took on top of the process that was ready to train; `largest`
-is the largest batch, in steps. `loss` is that of samples nobody trained on, each contender in its own layout, after equally many seconds of
-training from the first weights. Every contender is a process of its own; they take turns, and the best round counts, except for the loss,
-of which the mean over the rounds does: a round has its own first weights and order.
+real stages. `ms/step` and `seconds` are of an epoch, by 64 of its batches from the smallest to the largest. `peak MB` is the most that a
+step took on top of what was there before it, in a process that gives back what it frees; `resident MB` what the process grew by under
+glibc's defaults, which keep blocks of sizes that varying batches may not need again. `largest` is the largest batch, in steps. `loss` is
+that of samples nobody trained on, each contender in its own layout, after equally many seconds of training from the first weights.
+
+Every contender is a process of its own; they take turns, and the best round counts, except for the loss, of which the mean over the rounds
+does: a round has its own cuts of the histories, first weights and order.
 """
 
 import argparse
@@ -41,12 +45,23 @@ from brim.train.distill_config import DistillConfig
 from brim.train.distill_files import load_config
 from brim.train.histories import HistoryDataset
 
-SAMPLES, BATCH, SECONDS, ROUNDS = 8192, 128, 20.0, 3
+SAMPLES, BATCH, TIMED, SECONDS, ROUNDS = 32_768, 128, 64, 20.0, 2
 HELD_OUT = 512
 RATE, CLIP = 1e-3, 1.0
+COSTS = {"context": 3}
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0"}
+"""For glibc: what is freed is given back at once, so that the memory of a process is that of its live tensors."""
 DUMMY, SIZED, BUDGETED = "dummy stages", "brim, batch size", "brim, token budget"
 COLUMNS = {
-    **{"ms/step": ".1f", "faster %": ".1f", "dummy %": ".1f", "padding %": ".1f", "peak MB": ",.0f", "less memory %": ".1f"},
+    **{
+        "ms/step": ".1f",
+        "faster %": ".1f",
+        "dummy %": ".1f",
+        "padding %": ".1f",
+        "peak MB": ",.0f",
+        "less memory %": ".1f",
+        "resident MB": ",.0f",
+    },
     **{"largest": ",", "steps": ",", "loss": ".3f", "steps in time": ",.0f"},
 }
 
@@ -59,12 +74,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long everybody trains before losses are compared")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help="an epoch of 512 samples, one round, two seconds of training")
-    parser.add_argument("--one", nargs=3, metavar=("CONTENDER", "FOLDER", "ROUND"), help=argparse.SUPPRESS)
+    for hidden in ("--one", "--memory"):
+        parser.add_argument(hidden, nargs=3, metavar=("CONTENDER", "FOLDER", "ROUND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        name, folder, number = options.one
-        print(json.dumps(measure(name, Setting.load(Path(folder)), int(number))))
-        return
+    for work, given in ((measure, options.one), (measure_memory, options.memory)):
+        if given:
+            name, folder, number = given
+            print(json.dumps(work(name, Setting.load(Path(folder)), int(number))))
+            return
     samples, seconds, rounds = (512, 2.0, 1) if options.quick else (options.samples, options.seconds, options.rounds)
     report = Report("structure")
     rows = [Row(name) for name in (DUMMY, SIZED, BUDGETED)]
@@ -97,12 +114,8 @@ def claims(report: Report, rows: Sequence[Row]) -> None:
 
 
 def run(row: Row, folder: Path, number: int) -> None:
-    command = [sys.executable, __file__, "--one", row.name, str(folder), str(number)]
-    passive = {"OMP_WAIT_POLICY": "PASSIVE"}  # a thread that waits takes no CPU seconds
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **passive})
-    if done.returncode:
-        raise SystemExit(f"{row.name} failed:\n{done.stderr}")
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    measured = child("--one", row.name, folder, number)
+    measured["peak MB"] = child("--memory", row.name, folder, number, **RETURNED)["peak MB"]
     losses = [*row.columns.get("loss", []), measured.pop("loss")]
     row.rounds += 1
     row.cpu = min(row.cpu, measured.pop("cpu"))
@@ -110,6 +123,15 @@ def run(row: Row, folder: Path, number: int) -> None:
         row.seconds = seconds
         row.columns.update(measured)
     row.columns["loss"] = losses
+
+
+def child(what: str, name: str, folder: Path, number: int, **environment: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, what, name, str(folder), str(number)]
+    passive = {"OMP_WAIT_POLICY": "PASSIVE"}  # a thread that waits takes no CPU seconds
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **passive, **environment})
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @dataclass(frozen=True)
@@ -135,16 +157,19 @@ class Setting:
     def data(self, *, seed: int, samples: int) -> HistoryDataset:
         return HistoryDataset(Histories(self.folder / "histories.h5"), replace(self.config.data, samples=samples), seed=seed)
 
+    def contender(self, name: str, number: int) -> "Contender":
+        return Contender(name, self.data(seed=number, samples=self.samples), self.config.data.depth, seed=number)
+
 
 class Contender:
     """How samples become batches."""
 
     def __init__(self, name: str, data: HistoryDataset, depth: int, seed: int) -> None:
         self.name, self.data, self.depth, self.seed = name, data, depth, seed
-        size = {} if name == BUDGETED else {"batch_size": BATCH}
         if name == BUDGETED:
-            size["token_budget"] = equal_budget(data, -(-len(data) // BATCH))
-        self.sampler = None if name == DUMMY else BucketSampler(data, seed=seed, rank=0, world_size=1, **size)
+            self.sampler = budgeted(data, equal_budget(data, -(-len(data) // BATCH)), seed)
+        else:
+            self.sampler = None if name == DUMMY else BucketSampler(data, BATCH, seed=seed, rank=0, world_size=1)
 
     def epoch(self, number: int) -> Iterator[Rows]:
         if self.sampler is None:
@@ -152,6 +177,9 @@ class Contender:
             return (order[start : start + BATCH] for start in range(0, len(order), BATCH))
         self.sampler.set_epoch(number)
         return iter(self.sampler)
+
+    def batch(self, rows: Rows) -> dict[str, Any]:
+        return self.collate(self.data.__getitems__(rows))
 
     def collate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
         return collate_compressed_batch(samples) if self.sampler is not None else with_dummies(samples, self.depth)
@@ -171,12 +199,16 @@ def with_dummies(samples: list[dict[str, Any]], depth: int) -> dict[str, Any]:
     return batch
 
 
+def budgeted(data: HistoryDataset, budget: int, seed: int) -> BucketSampler:
+    return BucketSampler(data, token_budget=budget, axis_costs=COSTS, seed=seed, rank=0, world_size=1)
+
+
 def equal_budget(data: HistoryDataset, batches: int) -> int:
     """The smallest budget that gives no more batches than that."""
-    low, high = int(data.table.lengths.max()), int(data.table.lengths.sum())
+    low, high = (int(bound) * max(COSTS.values()) for bound in (data.table.lengths.max(), data.table.lengths.sum()))
     while low < high:
         middle = (low + high) // 2
-        if len(BucketSampler(data, token_budget=middle, rank=0, world_size=1)) <= batches:
+        if len(budgeted(data, middle, 0)) <= batches:
             high = middle
         else:
             low = middle + 1
@@ -185,37 +217,58 @@ def equal_budget(data: HistoryDataset, batches: int) -> int:
 
 def measure(name: str, setting: Setting, number: int) -> dict[str, Any]:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    config = setting.config
-    data = setting.data(seed=number, samples=setting.samples)
-    contender = Contender(name, data, config.data.depth, seed=number)
-    model = new_model(config, number)
-    trainer = Trainer(model, contender)
+    contender = setting.contender(name, number)
+    trainer = Trainer(new_model(setting.config, number), contender)
     batches = list(contender.epoch(0))
-    collated = [contender.collate(data.__getitems__(rows)) for rows in batches]
-    work, largest = [encoder_work(batch) for batch in collated], max(slots_of(batch) for batch in collated)
-    del collated
-    ready = resident_memory(os.getpid()) / 1e6
-    trainer.step(contender.collate(data.__getitems__(batches[0])))  # what is only done once is not timed
+    sizes, work = zip(*((slots_of(batch), encoder_work(batch)) for batch in map(contender.batch, batches)), strict=True)
+    chosen = spread(batches, sizes)
+    resident = resident_memory(os.getpid()) / 1e6
+    trainer.step(contender.batch(chosen[-1]))  # what is only done once is not timed
     wall, cpu = time.perf_counter(), time.process_time()
-    for rows in batches:
-        trainer.step(contender.collate(data.__getitems__(rows)))
+    for rows in chosen:
+        trainer.step(contender.batch(rows))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    peak = peak_memory() - ready
+    resident = peak_memory() - resident
     loss, taken = train_for(setting, contender, number)
     real, padding, dummy = (sum(column) for column in zip(*work, strict=True))
     slots = max(real + padding + dummy, 1)
     return {
-        "seconds": wall,
-        "cpu": cpu,
-        "ms/step": 1000 * wall / len(batches),
+        "seconds": wall / len(chosen) * len(batches),
+        "cpu": cpu / len(chosen) * len(batches),
+        "ms/step": 1000 * wall / len(chosen),
         "dummy %": 100 * dummy / slots,
         "padding %": 100 * padding / slots,
-        "peak MB": peak,
-        "largest": largest,
+        "resident MB": resident,
+        "largest": max(sizes),
         "steps": len(batches),
         "loss": loss,
         "steps in time": taken,
     }
+
+
+def measure_memory(name: str, setting: Setting, number: int) -> dict[str, Any]:
+    """The most that a step takes on top of what is there before it: over the same steps, the largest batch among them."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    contender = setting.contender(name, number)
+    trainer = Trainer(new_model(setting.config, number), contender)
+    batches = list(contender.epoch(0))
+    chosen = spread(batches, [slots_of(batch) for batch in map(contender.batch, batches)])
+    trainer.step(contender.batch(chosen[-1]))
+    most = 0.0
+    for rows in chosen:
+        batch = contender.batch(rows)
+        before = resident_memory(os.getpid()) / 1e6
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+        trainer.step(batch)
+        most = max(most, peak_memory() - before)
+    return {"peak MB": most}
+
+
+def spread(batches: Sequence[Rows], sizes: Sequence[int]) -> list[Rows]:
+    """`TIMED` of them, from the smallest to the largest, evenly."""
+    order = sorted(range(len(batches)), key=lambda place: sizes[place])
+    places = np.linspace(0, len(order) - 1, min(TIMED, len(order))).round().astype(int)
+    return [batches[order[place]] for place in places]
 
 
 def encoder_work(batch: dict[str, Any]) -> tuple[int, int, int]:
@@ -256,7 +309,7 @@ def train_for(setting: Setting, contender: Contender, number: int) -> tuple[floa
         for rows in contender.epoch(epoch):
             if time.perf_counter() > end:
                 return held_out_loss(model, setting, contender), taken
-            trainer.step(contender.collate(contender.data.__getitems__(rows)))
+            trainer.step(contender.batch(rows))
             taken += 1
     raise AssertionError("never")
 

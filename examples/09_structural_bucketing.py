@@ -13,9 +13,17 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import DataLoader
 
-from brim import BatchingConfig, BatchPlan, BucketSampler, MismatchError, collate_compressed_batch, nested_collate
-from brim.data.nested import open_nested, write_nested
-from brim.data.structure import axes_by_name
+from brim import (
+    BatchingConfig,
+    BatchPlan,
+    BucketSampler,
+    MismatchError,
+    collate_compressed_batch,
+    nested_collate,
+    open_nested,
+    write_nested,
+)
+from brim.data.axes import axes_by_name
 
 random = np.random.default_rng(0)
 

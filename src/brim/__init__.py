@@ -14,7 +14,9 @@ _HOMES = {
     "brim.data.sample": ("Sample",),
     "brim.data.lengths": ("LengthCache", "LengthEntry"),
     "brim.data.token_store": ("TokenStore",),
-    "brim.data.structure": ("Structure", "measure_structures", "structure_of"),
+    "brim.data.structure": ("Structure", "structure_of"),
+    "brim.data.axes": ("measure_structures",),
+    "brim.data.nested": ("NestedSource", "open_nested", "write_nested"),
     "brim.plan.buckets": ("BucketSpec", "BucketStats"),
     "brim.plan.packing": ("PackingConfig", "PackingMetrics", "PackingMode", "pack"),
     "brim.plan.config": ("BatchingConfig", "BatchingMode", "PadPolicy"),
@@ -77,9 +79,11 @@ if TYPE_CHECKING:
     from brim.batch.writer import BatchWriter
     from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, MissingExtraError, OptionError
     from brim.core.fill import Fill
+    from brim.data.axes import measure_structures
     from brim.data.lengths import LengthCache, LengthEntry
+    from brim.data.nested import NestedSource, open_nested, write_nested
     from brim.data.sample import Sample
-    from brim.data.structure import Structure, measure_structures, structure_of
+    from brim.data.structure import Structure, structure_of
     from brim.data.token_store import TokenStore
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
@@ -107,8 +111,11 @@ __all__ = [
     "LengthEntry",
     "TokenStore",
     "Structure",
-    "measure_structures",
     "structure_of",
+    "measure_structures",
+    "NestedSource",
+    "open_nested",
+    "write_nested",
     "BucketSpec",
     "BucketStats",
     "PackingConfig",

@@ -125,3 +125,12 @@ def test_no_shuffle_keeps_the_order_of_the_data(here):
     starts = [int(microbatch.indices[0]) for microbatch in BatchPlan.load("plan").get_epoch(0)]
     assert starts == sorted(starts)
     assert json.loads(brim("plan info -p plan --json"))["config"]["shuffle"] is False
+
+
+def test_costs_of_axes_are_part_of_the_lengths(here):
+    plain = json.loads(brim("lengths build -d data.h5 -o plain.brim --json"))
+    dear = json.loads(brim("lengths build -d data.h5 --axis-cost context=3 --axis-cost stages=2 -o dear.brim --json"))
+    contexts = sum(len(sample["context"]) for sample in samples())
+    assert dear["steps"] == 3 * contexts + 2 * (plain["steps"] - contexts)
+    assert "'context' is not an axis and a whole number" in brim("lengths build -d data.h5 --axis-cost context -o x.brim", status=2)
+    assert "Did you mean" in brim("lengths build -d data.h5 --axis-cost contex=3 -o x.brim", status=2)

@@ -21,8 +21,9 @@ from nested_cases import fill, nested_samples, normal, same
 
 from brim.core.errors import BrimError, DamagedError, DataError, MismatchError, OptionError
 from brim.data import nested_hdf5, nested_npz
+from brim.data.axes import measure_structures
 from brim.data.nested import open_nested, write_nested
-from brim.data.structure import ID, measure_structures
+from brim.data.structure import ID
 
 TARGETS = {"hdf5": "samples.h5", "npz": "samples.npz", "shards": "samples"}
 TEMPLATES = (

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from nested_cases import nested_samples, normal, same
 
-from brim import DataError, LengthCache, measure_structures, structure_of
-from brim.data.structure import Structure, axes_by_name, difference, outline
+from brim import BucketSampler, DataError, LengthCache, OptionError, measure_structures, structure_of
+from brim.data.axes import axes_by_name, charge_axes
+from brim.data.structure import Structure, difference, outline
 
 
 def stage(steps, **more):
@@ -158,3 +159,47 @@ def test_an_id_that_comes_twice_is_an_error():
 def test_what_is_not_a_structure_is_refused(text):
     with pytest.raises(DataError, match="not a structure"):
         Structure.from_json(text)
+
+
+def test_a_step_counts_for_what_it_costs():
+    samples = [{"compression_stages": [stage(3)] * depth, "context": stage(5)} for depth in (0, 1, 2)]
+    table = measure_structures(samples)
+    charged = charge_axes(table, {"context": 7})
+    assert charged.lengths.tolist() == [35, 38, 41]
+    assert charge_axes(table, {"compression_stages": 2}).lengths.tolist() == [5, 11, 17]
+    assert charge_axes(table, {"compression_stages": 2, "compression_stages/1": 10}).lengths.tolist() == [5, 11, 5 + 6 + 30]
+    assert charge_axes(table, {"context": 2}, pad_to_multiple=4).lengths.tolist() == [16, 20, 24]
+    assert charged.groups is table.groups
+    assert charged.fingerprint != table.fingerprint
+    for costs, said in (
+        ({"contxt": 2}, "axis_costs has 'contxt'.* Did you mean \"context\"?"),
+        ({"context": 0}, "must be an integer from 1 on, got 0"),
+        ({"context": 2**31}, "and at most 2147483647 is possible"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            charge_axes(table, costs)
+    with pytest.raises(OptionError, match="whose axes have names"):
+        charge_axes(LengthCache.from_lengths({"a": 3}), {"x": 2})
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_a_budget_is_held_against_costs(multiple):
+    random = np.random.default_rng(1)
+    samples = [
+        {"stages": [np.zeros(int(random.integers(1, 9)))] * (number % 3), "context": np.zeros(int(random.integers(1, 9)))}
+        for number in range(200)
+    ]
+
+    def cost(rows):
+        longest = {"context": 0}
+        for row in rows:
+            longest["context"] = max(longest["context"], len(samples[row]["context"]))
+            for number, part in enumerate(samples[row]["stages"]):
+                longest[number] = max(longest.get(number, 0), len(part))
+        padded = {name: -(-size // multiple) * multiple for name, size in longest.items()}
+        return len(rows) * sum(size * (6 if name == "context" else 1) for name, size in padded.items())
+
+    batches = list(BucketSampler(samples, token_budget=400, axis_costs={"context": 6}, pad_to_multiple=multiple))
+    assert sorted(row for rows in batches for row in rows) == list(range(200))
+    assert max(map(cost, batches)) <= 400
+    assert max(map(cost, BucketSampler(samples, token_budget=400, pad_to_multiple=multiple))) > 400

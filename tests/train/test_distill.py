@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from brim.batch.bucket_sampler import BucketSampler
 from brim.batch.compressed import collate_compressed_batch
 from brim.core.errors import BrimError, DamagedError, DataError, MismatchError, OptionError
-from brim.data.structure import measure_structures
+from brim.data.axes import measure_structures
 from brim.envs.darkroom import Darkroom
 from brim.envs.histories import Histories, HistoryConfig, split_goals, write_histories
 from brim.train.checkpoint import checkpoints

@@ -16,8 +16,8 @@ from brim.core.errors import OptionError, check_counts
 from brim.core.fill import Fill
 from brim.core.rng import permutation
 from brim.core.sorting import order_by
+from brim.data.axes import axes_by_name
 from brim.data.lengths import LengthCache
-from brim.data.structure import axes_by_name
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import cost

@@ -1,10 +1,11 @@
 """`BucketSampler`: batches of nested samples of one structure. A thin face of the planner."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from brim.batch.follow import PlanBatchSampler
 from brim.core.errors import LONGEST, OptionError
-from brim.data.structure import measure_structures
+from brim.data.axes import charge_axes, measure_structures
 from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan
 
@@ -31,6 +32,7 @@ class BucketSampler(PlanBatchSampler):
         shuffle: bool = True,
         *,
         token_budget: int | None = None,
+        axis_costs: Mapping[str, int] | None = None,
         pad_to_multiple: int = 1,
         drop_last: bool = False,
         overflow: Overflow = "error",
@@ -43,7 +45,10 @@ class BucketSampler(PlanBatchSampler):
     ) -> None:
         """At most `batch_size` samples in a batch, or at most `token_budget` steps along all ragged axes, padding included, or both.
 
-        The data set is gone through once to measure it, unless it has a `table` (`brim.data.structure.measure_structures`). Rank and world
+        Where a step along one axis costs more than along another, `axis_costs` says how many it counts for: {"context": 3}. Axes are named
+        by their paths (`plan.table.source["structures"]`, or `brim plan info --json`), and a path stands for everything below it.
+
+        The data set is gone through once to measure it, unless it has a `table` (`measure_structures`). Rank and world
         size are the launcher's unless given. Without `shuffle`, batches hold neighbours of one structure in the order of the data.
 
         Raises:
@@ -55,7 +60,7 @@ class BucketSampler(PlanBatchSampler):
         config = BatchingConfig(
             token_budget=LONGEST if token_budget is None else token_budget,
             max_sequences=batch_size,
-            pad_to_multiple=pad_to_multiple,
+            pad_to_multiple=1 if axis_costs else pad_to_multiple,  # the charge is rounded already
             drop_last=drop_last,
             overflow=overflow,
             window=window,
@@ -63,5 +68,8 @@ class BucketSampler(PlanBatchSampler):
             shuffle=shuffle,
             seed=seed,
         )
-        plan = BatchPlan.build(measure_structures(dataset), config, num_epochs=num_epochs)
+        table = measure_structures(dataset)
+        if axis_costs:
+            table = charge_axes(table, axis_costs, pad_to_multiple=pad_to_multiple)
+        plan = BatchPlan.build(table, config, num_epochs=num_epochs)
         super().__init__(plan, rank=rank, world_size=world_size)

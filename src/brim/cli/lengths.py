@@ -10,12 +10,24 @@ from click.core import ParameterSource
 from brim.analyze.histogram import compute_length_histogram
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
 from brim.core.atomic import check_target
+from brim.data.axes import charge_axes
 from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
 from brim.data.nested import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 
 cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
+
+
+def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """("context=3", ...) as a dict."""
+    costs: dict[str, int] = {}
+    for value in values:
+        axis, _, cost = value.rpartition("=")
+        if not axis or not cost.isdecimal():
+            raise click.BadParameter(f"{value!r} is not an axis and a whole number such as context=3", ctx, param)
+        costs[axis] = int(cost)
+    return costs
 
 
 @click.command()
@@ -42,6 +54,14 @@ cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", require
 @click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
 @click.option("--nested", is_flag=True, help="Rows of Parquet are nested samples: measure their structure.  [HDF5 and NPZ always are]")
 @click.option("--root", metavar="GROUP", help="The group of an HDF5 file that holds the samples.  [default: the file]")
+@click.option(
+    "--axis-cost",
+    "axis_costs",
+    multiple=True,
+    callback=_costs,
+    metavar="AXIS=N",
+    help="A step along this axis of nested samples counts for so many. May be given several times.",
+)
 @click.option("--workers", type=int, help="Processes.  [default: all cores for large data, one for small]")
 @click.option(
     "--torn-line",
@@ -67,6 +87,7 @@ def build(
     group_field: str | None,
     nested: bool,
     root: str | None,
+    axis_costs: dict[str, int],
     workers: int | None,
     torn: str,
     quiet: bool,
@@ -86,14 +107,17 @@ def build(
       brim lengths build -d train.jsonl -t gpt2 -o lengths.brim
       brim lengths build -d qa.parquet --prompt-field question --response-field answer -o lengths.brim
       brim lengths build -d histories.h5 -o lengths.brim
+      brim lengths build -d histories.h5 --axis-cost context=3 -o lengths.brim
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
-    if nested or root is not None or _always_nested(Path(data)):
+    if nested or root is not None or axis_costs or _always_nested(Path(data)):
         given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "quiet", "as_json"}):
+        if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}):
             raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
-        return _build_nested(data, output, root, id_field, as_json)
+        check_target(output)
+        source = open_nested(data, root=root, id_field=id_field)
+        return _build_nested(source.table if not axis_costs else charge_axes(source.table, axis_costs), output, as_json)
     format = RowFormat(
         shape=shape,  # pyright: ignore[reportArgumentType]  checked there
         text_field=text_field,
@@ -126,9 +150,7 @@ def _always_nested(data: Path) -> bool:
     return not suffixes.isdisjoint(HDF5_SUFFIXES + NPZ_SUFFIXES)
 
 
-def _build_nested(data: str, output: str, root: str | None, id_field: str | None, as_json: bool) -> None:
-    check_target(output)
-    table = open_nested(data, root=root, id_field=id_field).table
+def _build_nested(table: LengthCache, output: str, as_json: bool) -> None:
     table.save(output)
     assert table.groups is not None  # one for each structure
     counts = np.bincount(table.groups, minlength=len(table.group_names)).tolist()

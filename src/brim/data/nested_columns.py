@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DamagedError, DataError
 from brim.core.fingerprint import DIGEST_BYTES, array_bytes, fingerprint, new_hash
+from brim.data.axes import structure_table
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
-from brim.data.structure import Node, Structure, outline, sample_id, structure_table
+from brim.data.structure import Node, Structure, outline, sample_id
 
 FORMAT = "brim.nested/1"
 ID_COLUMNS = ("id", "id_text", "id_ends")

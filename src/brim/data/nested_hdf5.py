@@ -26,11 +26,12 @@ from brim.core.errors import BrimError, DamagedError, DataError, MismatchError, 
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.sorting import natural
+from brim.data.axes import measure_structures
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.nested import NestedSource, spot_digest, stand_in, with_lists
 from brim.data.nested_columns import FORMAT, FlatBuffer, FlatSamples, Tally, samples_fingerprint
-from brim.data.structure import ID, PINNED, measure_structures
+from brim.data.structure import ID, PINNED
 
 CHUNK_BYTES, SMALLEST_CHUNK = 64 << 10, 4 << 10
 """What is read and checked at once."""

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from brim.core.errors import OptionError, check_counts
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import raw_bits
+from brim.data.axes import structure_table
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
-from brim.data.structure import outline, structure_table
+from brim.data.structure import outline
 from brim.envs.darkroom import ACTIONS, Episode
 from brim.envs.histories import Histories
 
