@@ -104,7 +104,7 @@ def _show(result: "DistillResult") -> None:
             f"source, after {len(others.source)}": round(others.source[-1], 2),
             "knows the goal": round(others.best, 2),
             "weights": result.weights,
-            "padding": f"{result.fill.waste:.2%}",
+            **({"padding": f"{result.fill.waste:.2%}"} if result.fill.slots else {}),
             "seconds": round(result.seconds, 1),
         }
     )
