@@ -131,18 +131,48 @@ def test_a_stateful_loader_goes_on_after_any_batch(path, workers):
         assert first + [batch["id"] for batch in again] == whole
 
 
-def test_a_state_counts_batches_and_asking_for_it_changes_nothing(path):
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_counts_what_came_out_of_a_plain_loader_wherever_its_workers_are(path, num_workers):
+    """Two epochs, left after any batch, and then left once more: what is counted is batches of the last loop."""
+    order = [batch["id"] for _ in range(1) for loader in [loading(path)] for _ in range(2) for batch in loader]
+    first = len(loading(path).batch_sampler)
+    loader = loading(path, num_workers=num_workers, context="fork")
+    seen = []
+    for epoch in range(2):
+        for done, batch in enumerate(loader, 1):
+            seen.append(batch["id"])
+            state = loader.batch_sampler.state_dict(done=done)
+            again = BucketSampler(open_nested(path), token_budget=BUDGET)
+            again.load_state_dict(json.loads(json.dumps(state)))
+            assert (again.epoch, len(seen)) == ((epoch, len(seen)) if done < len_of(path, epoch) else (epoch + 1, len(seen)))
+            if done in (3, first - 1):
+                rest = [[f"h{row}" for row in rows] for rows in again]
+                assert rest == order[len(seen) : first if epoch == 0 else len(order)]
+                again.load_state_dict(json.loads(json.dumps(state)))
+                for _, _ in zip(range(1), again, strict=False):
+                    later = again.state_dict(done=1)
+                last = BucketSampler(open_nested(path), token_budget=BUDGET)
+                last.load_state_dict(later)
+                if done == 3:
+                    assert [[f"h{row}" for row in rows] for rows in last] == rest[1:]
+    assert seen == order
+    assert loader.batch_sampler.state_dict(done=done) == loader.batch_sampler.state_dict()  # the third epoch comes next
+
+
+def test_a_state_of_more_batches_than_there_are_is_refused(path):
     sampler = BucketSampler(open_nested(path), token_budget=BUDGET)
-    whole = list(sampler)
-    sampler.set_epoch(0)
-    for done in (0, 1, 5, len(whole)):
-        again = BucketSampler(open_nested(path), token_budget=BUDGET)
-        again.load_state_dict(sampler.state_dict(done=done))
-        assert list(again) == (whole[done:] if done < len(whole) else list_of_epoch(path, 1))
-    assert sampler.epoch == 0
-    assert list(sampler) == whole
-    with pytest.raises(OptionError, match="are more than the"):
+    assert sampler.state_dict(done=0) == sampler.state_dict()
+    for done in (-1, 10_000):
+        with pytest.raises(OptionError, match="done "):
+            sampler.state_dict(done=done)
+    list(sampler)
+    with pytest.raises(OptionError, match="count from 1 in every loop"):
         sampler.state_dict(done=10_000)
+    assert sampler.epoch == 1
+
+
+def len_of(path, epoch):
+    return len(list_of_epoch(path, epoch))
 
 
 def list_of_epoch(path, epoch):

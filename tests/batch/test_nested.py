@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from nested_cases import nested_samples, normal, same
 
 from brim import BucketSampler, DataError, MismatchError, OptionError, collate_compressed_batch, nested_collate, structure_of
-from brim.batch.compressed import as_tensors
-from brim.data.structure import outline
+from brim.data.structure import PINNED, outline
 
 
 def at(tree, path):
@@ -61,6 +60,7 @@ def test_every_batch_of_a_bucket_sampler_has_one_structure_and_every_sample_come
 
 @given(nested_samples(max_size=12), st.integers(1, 4), st.integers(30, 200))
 def test_over_ranks_every_sample_comes_once_and_a_budget_is_a_bound(samples, world_size, budget):
+    samples = [{**sample, "tail": np.zeros(2)} for sample in samples]
     ranks = [BucketSampler(samples, token_budget=budget, overflow="skip", rank=rank, world_size=world_size) for rank in range(world_size)]
     assert len({len(rank) for rank in ranks}) == 1
     batches = [rows for rank in ranks for rows in rank]
@@ -111,6 +111,10 @@ def test_a_pad_value_must_be_one_that_the_array_can_hold():
     assert batch.data["x"].dtype == np.int16
     with pytest.raises(OptionError, match=r"pad_value 0\.5 is not a int16, which x holds"):
         nested_collate([{"x": np.zeros(1, np.int16)}], pad_value=0.5)
+    for value, dtype in ((300, np.uint8), (-1, np.uint8), (float("nan"), np.int64), (2, np.bool_)):
+        with pytest.raises(OptionError, match=f"pad_value {value!r} is not a"):
+            nested_collate([{"x": np.zeros(1, dtype)}], pad_value=value)
+    assert np.isnan(nested_collate([{"x": np.zeros(1)}, {"x": np.zeros(2)}], pad_value=float("nan")).data["x"][0, 1])
     with pytest.raises(OptionError, match="pad_to_multiple must be at least 1, got 0"):
         nested_collate([{"x": np.zeros(1)}], pad_to_multiple=0)
 
@@ -154,24 +158,52 @@ def test_other_depths_are_refused_and_lies_about_the_depth_too():
         collate_compressed_batch([compressed(0, 3), compressed(1, 4), compressed(2, 3, 3)])
     with pytest.raises(MismatchError, match="sample 'h0' says num_compression_stages 2 and has 1"):
         collate_compressed_batch([{**compressed(0, 3), "num_compression_stages": 2}])
-    with pytest.raises(DataError, match="sample 0 has no list of compression_stages"):
+    with pytest.raises(DataError, match=r"compression_stages of sample 0 is not among its keys \(x\)"):
         collate_compressed_batch([{"x": np.zeros(3)}])
+    with pytest.raises(DataError, match="compression_stages of sample 0 is no list"):
+        collate_compressed_batch([{"compression_stages": {}}])
 
 
-def test_arrays_of_a_dict_that_are_not_equally_long_have_masks_of_their_own():
-    tensors = as_tensors(nested_collate([{"id": 0, "a": np.ones(3), "b": np.ones(2)}, {"id": 1, "a": np.ones(1), "b": np.ones(4)}]))
-    assert tensors["a_lengths"].tolist() == [3, 1]
-    assert tensors["b_mask"].tolist() == [[True, True, False, False], [True] * 4]
-    with pytest.raises(DataError, match="the key 'mask' beside 'a' is where its mask would go; rename it"):
-        as_tensors(nested_collate([{"a": np.ones(3), "mask": 1}]))
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 4)])
+def test_keys_depend_on_the_structure_and_not_on_lengths_that_happen_to_be_equal(sizes):
+    batch = collate_compressed_batch([{"compression_stages": [], "q": np.ones(sizes[0]), "t": np.ones(sizes[1])}])
+    assert set(batch) == {"compression_stages", "num_compression_stages", "id", "q", "q_lengths", "q_mask", "t", "t_lengths", "t_mask"}
+    assert batch["t_lengths"].tolist() == [sizes[1]]
+
+
+def test_arrays_of_a_stage_must_be_equally_long_and_keys_are_not_overwritten():
+    uneven = {"id": "b", "compression_stages": [{"states": np.ones((3, 2)), "rewards": np.ones(2)}]}
+    even = {"id": "a", "compression_stages": [{"states": np.ones((3, 2)), "rewards": np.ones(3)}]}
+    with pytest.raises(DataError, match="the arrays of compression_stages/0 differ in length in sample 'b': 'states' has 3, others 2"):
+        collate_compressed_batch([even, uneven])
+    with pytest.raises(DataError, match="compression_stages/0 has a key 'mask', where what is told of 'x' would go"):
+        collate_compressed_batch([{"compression_stages": [{"x": np.ones(3), "mask": 1}]}])
+    with pytest.raises(DataError, match="the sample has a key 'x_mask'"):
+        collate_compressed_batch([{"compression_stages": [], "x": np.ones(3), "x_mask": 1}])
+
+
+def test_stages_share_no_memory():
+    batch = nested_collate([{"stages": [{"x": np.ones(2)}, {"x": np.ones(2)}], "x": np.ones(2)}])
+    batch.masks["stages"][0]["x"][:] = False
+    batch.lengths["stages"][0]["x"][:] = 0
+    for other in (batch.masks["stages"][1]["x"], batch.masks["x"]):
+        assert other.all()
+    assert batch.lengths["stages"][1]["x"].tolist() == batch.lengths["x"].tolist() == [2]
+    sample = {"x": np.ones(3)}
+    nested_collate([sample]).data["x"][:] = 5
+    assert sample["x"].tolist() == [1, 1, 1]
 
 
 @given(nested_samples())
 def test_tensors_hold_what_the_arrays_hold(samples):
-    samples = of_one_structure(samples)
-    batch = nested_collate(samples)
-    tensors = as_tensors(batch)
-    assert tensors.pop("id") == list(batch.ids)
+    plain = [
+        {key: value for key, value in sample.items() if not isinstance(value, dict | list) and key not in PINNED} for sample in samples
+    ]
+    samples = of_one_structure([{**sample, "compression_stages": []} for sample in plain])
+    batch, tensors = nested_collate(samples), collate_compressed_batch(samples)
+    assert tensors["id"] == list(batch.ids)
     for name, value in normal(samples[0]).items():
         if isinstance(value, np.ndarray):
             assert same(tensors[name].numpy(), batch.data[name])
+            if value.ndim:
+                assert same(tensors[f"{name}_mask"].numpy(), batch.masks[name])

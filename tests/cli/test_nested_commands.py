@@ -91,6 +91,15 @@ def test_random_batches_pay_for_every_stage_that_one_of_their_samples_has(here):
     assert random["slots"] == 120 * sum(longest.values())
 
 
+@pytest.mark.parametrize("line", ["-d data.h5 -o data.h5", "-d shards -o shards/shard-00000.npz", "-d data.h5 -o notes.txt"])
+def test_lengths_are_never_written_over_something_else(here, line):
+    (here / "notes.txt").write_text("mine")
+    target = here / line.split()[-1]
+    before = target.read_bytes()
+    assert "will not" in brim(f"lengths build {line}", status=2)
+    assert target.read_bytes() == before
+
+
 def test_options_for_text_and_for_one_length_are_refused(here):
     assert "--tokenizer has no effect on nested samples" in brim("lengths build -d data.h5 -t byte -o x.brim", status=2)
     assert "--text-field has no effect" in brim("lengths build -d shards --text-field a -o x.brim", status=2)

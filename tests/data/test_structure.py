@@ -13,6 +13,13 @@ from brim.data.axes import axes_by_name, charge_axes
 from brim.data.structure import Structure, difference, outline
 
 
+def deep(levels):
+    sample = {}
+    for _ in range(levels):
+        sample = {"a": sample}
+    return sample
+
+
 def stage(steps, **more):
     return {"states": np.zeros((steps, 2), np.float32), "actions": np.zeros(steps, np.int64), **more}
 
@@ -121,11 +128,24 @@ def test_a_data_set_may_know_its_table_or_its_samples():
     class Listed:
         samples = [{"compression_depth": depth} for depth in (0, 2, 0)]  # noqa: RUF012
 
+        def __len__(self):
+            return 3
+
         def __getitem__(self, row):
-            raise AssertionError("not gone through")
+            return {"compression_depth": (0, 2, 0)[row], "x": np.zeros(row + 1)}
+
+    class Otherwise(Listed):
+        samples = [{"compression_depth": 7}]  # noqa: RUF012  not one for each
 
     assert measure_structures(Known()) is Known.table
     assert measure_structures(Listed()).groups.tolist() == [0, 1, 0]
+    assert measure_structures(Listed()).lengths.tolist() == [0, 0, 0]
+    assert measure_structures(Listed(), read=True).lengths.tolist() == [1, 2, 3]
+    assert measure_structures(Otherwise()).lengths.tolist() == [1, 2, 3]
+    assert BucketSampler(Listed(), token_budget=4, rank=0, world_size=1).plan.table.lengths.tolist() == [1, 2, 3]
+    assert sorted(map(len, BucketSampler(Listed(), 2, rank=0, world_size=1))) == [1, 2]
+    with pytest.raises(OptionError, match="no arrays that a token_budget of 9 could bound; give batch_size"):
+        BucketSampler([{"goal": 3}], token_budget=9)
     seen = []
     measure_structures([{"x": np.zeros(1)}] * 2500, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1000, 2500), (2000, 2500), (2500, 2500)]
@@ -138,6 +158,15 @@ def test_a_data_set_may_know_its_table_or_its_samples():
         ({"a": object()}, "a is a object"),
         ({"a": np.array(["x"])}, "a is an array of <U1"),
         ({"a": np.array([None])}, "a is an array of object"),
+        ({"a": np.array([1.0], np.longdouble)}, "a is an array of float128"),
+        ({"a": np.ma.masked_array([1, 2], [True, False])}, "a is a masked array"),
+        ({"a": torch.zeros(2, dtype=torch.bfloat16)}, "a cannot be made an array"),
+        ({"a": [2**63, -1]}, "a holds integers that do not fit 64 bits together"),
+        ({"a": [2**70]}, "a is an array of object"),
+        ({"compression_depth": 1.0}, "compression_depth is 1.0; it tells structures apart, and is an integer"),
+        ({"compression_depth": True}, "compression_depth is True"),
+        ({"id": "\ud800"}, "which is not valid text"),
+        (deep(3000), "nested too deeply"),
         ({"a": {1: 2}}, "a has the key 1"),
         ({"a/b": 2}, "the sample has the key 'a/b'"),
         ({"id": 1.5}, "the id of a sample is 1.5"),
@@ -203,3 +232,35 @@ def test_a_budget_is_held_against_costs(multiple):
     assert sorted(row for rows in batches for row in rows) == list(range(200))
     assert max(map(cost, batches)) <= 400
     assert max(map(cost, BucketSampler(samples, token_budget=400, pad_to_multiple=multiple))) > 400
+
+
+def test_arrays_are_taken_as_this_machine_has_them():
+    array = np.arange(3, dtype=">i4")
+    (leaf,) = outline({"x": array}).leaves
+    assert leaf.dtype == np.int32
+    assert leaf.dtype.isnative
+    assert leaf.tolist() == [0, 1, 2]
+    assert structure_of({"x": array}) == structure_of({"x": array.astype(np.int32)})
+    (leaf,) = outline({"x": torch.ones(2, requires_grad=True)}).leaves
+    assert leaf.tolist() == [1, 1]
+    assert structure_of({"x": 2**63}) == structure_of({"x": np.uint64(5)})
+
+
+def test_a_key_called_sample_is_not_the_axis_at_the_top():
+    table = measure_structures([{"x": np.zeros(9), "y": np.zeros(9), "sample": {"a": np.zeros(3), "b": np.zeros(3)}}])
+    assert dict(zip(table.source["structures"][0]["axes"], table.axes[0].tolist(), strict=True)) == {"sample": 3, "/": 9}
+    assert charge_axes(table, {"/": 2}).lengths.tolist() == [21]
+
+
+def test_many_structures_survive_a_file_of_lines(tmp_path):
+    table = measure_structures([{"stages": [np.zeros(2)] * count} for count in range(13)])
+    table.save(tmp_path / "lengths.jsonl")
+    read = LengthCache.load(tmp_path / "lengths.jsonl")
+    assert read.fingerprint == table.fingerprint
+    assert read.group_names == table.group_names == tuple(f"stages={count}" for count in range(13))
+
+
+def test_axes_that_are_no_list_are_refused(tmp_path):
+    (tmp_path / "lengths.jsonl").write_text('{"sample_id": "a", "length": 5, "axes": 5}\n')
+    with pytest.raises(DataError, match="sample 'a' has the axes 5, which is not a list of lengths"):
+        LengthCache.load(tmp_path / "lengths.jsonl")

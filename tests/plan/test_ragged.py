@@ -91,7 +91,7 @@ def test_runs_are_cut_where_the_next_row_would_not_fit(rows, budget, most):
     starts, _ = cut_runs(axes, np.array([0, len(axes)]), budget=budget, max_rows=most)
     expected, start = [], 0
     for end in range(1, len(axes) + 1):
-        if (end - start) * axes[start:end].max(axis=0).sum() > budget or end - start > (most or len(axes)):
+        if (end - start) * max(1, axes[start:end].max(axis=0).sum()) > budget or end - start > (most or len(axes)):
             expected.append(start)
             start = end - 1
     assert starts.tolist() == [*expected, start]
@@ -186,6 +186,32 @@ def test_lengths_and_plans_of_nested_samples_are_the_same_after_a_file(tmp_path_
     opened = BatchPlan.load(directory / "plan")
     assert verify_plan(opened, table, config) == []
     assert list(opened.get_epoch(0)) == list(plan.get_epoch(0))
+
+
+def test_samples_of_no_length_take_a_slot_each():
+    table = LengthCache.from_entries([LengthEntry(f"s{number}", 0, "x", (0, 0)) for number in range(50)])
+    plan = BatchPlan.build(table, BatchingConfig(token_budget=4))
+    sizes = [microbatch.batch_size for microbatch in plan.get_epoch(0)]
+    assert sum(sizes) == 50
+    assert max(sizes) == 4
+    assert all(microbatch.padded_token_count <= 4 for microbatch in plan.get_epoch(0))
+
+
+def test_every_axis_is_rounded_up_before_it_is_held_against_the_budget():
+    table = LengthCache.from_entries([LengthEntry("a", 6, "x", (3, 3)), LengthEntry("b", 2, "x", (1, 1))])
+    with pytest.raises(LengthError, match="sample 'a', with 8"):
+        BatchPlan.build(table, BatchingConfig(token_budget=7, pad_to_multiple=4, overflow="error"))
+    plan = BatchPlan.build(table, BatchingConfig(token_budget=8, pad_to_multiple=4))
+    assert all(microbatch.padded_token_count == 8 for microbatch in plan.get_epoch(0))
+
+
+@given(tables(), st.integers(2, 5))
+def test_without_shuffle_other_step_sizes_do_not_deal_anew(table, ranks):
+    plan = BatchPlan.build(table, BatchingConfig(token_budget=64, shuffle=False))
+    order = [microbatch.samples for microbatch in plan.get_epoch(0)]
+    shares = [plan.shard(rank, ranks).get_epoch(0) for rank in range(ranks)]
+    dealt = [microbatch.samples for round in zip(*shares, strict=True) for microbatch in round if not microbatch.is_null]
+    assert dealt == order
 
 
 def test_axes_are_part_of_a_fingerprint_and_must_add_up():

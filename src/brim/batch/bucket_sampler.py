@@ -69,6 +69,10 @@ class BucketSampler(PlanBatchSampler):
             seed=seed,
         )
         table = measure_structures(dataset)
+        if token_budget is not None and not table.lengths.any():  # a list of samples may leave their arrays out
+            table = measure_structures(dataset, read=True)
+            if not table.lengths.any():
+                raise OptionError(f"the samples have no arrays that a token_budget of {token_budget} could bound; give batch_size")
         if axis_costs:
             table = charge_axes(table, axis_costs, pad_to_multiple=pad_to_multiple)
         plan = BatchPlan.build(table, config, num_epochs=num_epochs)

@@ -72,6 +72,7 @@ class PlanBatchSampler:
         self.plan = self._given if plan.share != Share() else self._given.shard(rank, world_size)
         """This rank's share."""
         self._start = CheckpointPosition(epoch=0, microbatch_idx=0, microbatches_per_step=self.plan.step_size, fingerprint=plan.fingerprint)
+        self._began = self._start
         self._length: int | None = None
 
     @property
@@ -104,7 +105,7 @@ class PlanBatchSampler:
                 raise OptionError(f"one iteration is the whole plan, so there is no epoch {epoch}: let the trainer run for 1 epoch")
         elif epoch != self._start.epoch:
             self.plan.deal(epoch)  # refuses an epoch that does not exist
-            self._start = replace(self._start, epoch=epoch, microbatch_idx=0)
+            self._start = self._began = replace(self._start, epoch=epoch, microbatch_idx=0)
 
     def __len__(self) -> int:
         """How many microbatches the next iteration gives, exactly; with `whole_run`, how many one from the beginning gives."""
@@ -117,17 +118,28 @@ class PlanBatchSampler:
         return self.plan.deal(self._start.epoch).rounds_left(self._start.microbatch_idx)
 
     def __iter__(self) -> "PlanIterator":
+        self._began = self._start
         return PlanIterator(self)
 
-    def state_dict(self, done: int = 0) -> dict[str, Any]:
-        """Where the next iteration begins; with `done`, where a run goes on that was trained on so many batches of this one.
+    def state_dict(self, done: int | None = None) -> dict[str, Any]:
+        """Where the next iteration begins; with `done`, where a run goes on that was trained on so many batches of the last one.
 
-        Count batches yourself where a plain `DataLoader` takes them from the sampler: it does not say which it has only fetched ahead.
+        A plain `DataLoader` does not say which batches it has only fetched ahead, so count what comes out of it, from 1 in every `for`
+        loop, also in one that goes on in the middle of an epoch.
+
+        Raises:
+            OptionError: That iteration has no so many batches.
         """
-        taking = iter(copy(self))  # of its own: an iteration that ends moves its sampler on
+        if done is None:
+            return asdict(self._start)
+        if done < 0:
+            raise OptionError(f"done must not be negative, got {done}")
+        own = copy(self)  # an iteration that ends moves its sampler on
+        own.go_to(self._began)
+        taking = PlanIterator(own)
         for number in range(done):
             if next(taking, None) is None:
-                raise OptionError(f"{done} batches are more than the {number} that an iteration gives from here")
+                raise OptionError(f"done is {done}, and the last iteration has {number} batches; count from 1 in every loop")
         return taking.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -144,6 +156,7 @@ class PlanBatchSampler:
         plan = self._given if self._given.share != Share() else self._given.resume(position, self.rank, self.world_size)
         plan.iter_from(position)  # refuses a place that does not exist, and for a stored share one where none of its rounds begins
         self.plan, self._length = plan, None
+        self._began = position
         self.go_to(position)
 
     def go_to(self, position: CheckpointPosition) -> None:

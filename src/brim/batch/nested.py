@@ -107,8 +107,10 @@ def _common_structure(ids: Sequence[SampleId], parts: Sequence[Outline]) -> Stru
 
 def _padded(arrays: Sequence[NDArray[Any]], width: int, pad_value: float, path: str) -> NDArray[Any]:
     dtype = arrays[0].dtype
-    if pad_value and not np.can_cast(np.min_scalar_type(pad_value), dtype, "same_kind"):
-        raise OptionError(f"pad_value {pad_value!r} is not a {dtype}, which {path} holds")
+    if dtype.kind in "biu":
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if not low <= pad_value <= high or pad_value != int(pad_value):
+            raise OptionError(f"pad_value {pad_value!r} is not a {dtype}, which {path} holds")
     padded = np.full((len(arrays), width, *arrays[0].shape[1:]), pad_value, dtype)
     for row, array in enumerate(arrays):
         padded[row, : len(array)] = array

@@ -13,7 +13,7 @@ from brim.core.atomic import check_target
 from brim.data.axes import charge_axes
 from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
-from brim.data.measure import build_lengths
+from brim.data.measure import build_lengths, check_output
 from brim.data.nested import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 
 cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
@@ -116,6 +116,7 @@ def build(
         if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}):
             raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
         check_target(output)
+        check_output(Path(output), Path(data))
         source = open_nested(data, root=root, id_field=id_field)
         return _build_nested(source.table if not axis_costs else charge_axes(source.table, axis_costs), output, as_json)
     format = RowFormat(

@@ -13,6 +13,7 @@ A message says what is wrong, where, and what to do. The command prints it as on
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import SupportsIndex
 
 
 class BrimError(Exception):
@@ -68,6 +69,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def check_counts(**options: int | None) -> None:
     """Refuse options below 1, and above what a length can be; None is an option that was not given."""
     for name, value in options.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, SupportsIndex)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"{name} must be an integer, got {value!r}")
         if value is not None and value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")
         if value is not None and value > LONGEST:

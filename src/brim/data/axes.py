@@ -5,7 +5,7 @@ which tell what a batch of mixed structures would have to pad, and which steps c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,22 @@ from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.structure import Structure, outline, sample_id
 
+ROOT = "/"
+"""The name of the axis of arrays at the top of a sample, where they share one. No key has a slash in it."""
 
-def measure_structures(dataset: Any, *, progress: Callable[[int, int], None] | None = None) -> LengthCache:
+
+def measure_structures(dataset: Any, *, read: bool = False, progress: Callable[[int, int], None] | None = None) -> LengthCache:
     """The lengths of a data set of nested samples: a group for each structure, a length for each ragged axis.
 
-    A data set may know them (`table`); else its `samples`, or itself, are gone through once. Arrays of one dict that are equally long in
-    all samples run along one axis, and count once.
+    A data set may know them (`table`). Else its list of `samples` is gone through, if it has one with an entry for each, or with `read` in
+    any case itself. Arrays of one dict that are equally long in all samples run along one axis, and count once.
 
     Raises:
         DataError: A sample cannot be batched; the message names it.
     """
     if isinstance(known := getattr(dataset, "table", None), LengthCache):
         return known
-    samples = getattr(dataset, "samples", dataset)
+    samples = dataset if read else listed_samples(dataset)
     ids: list[SampleId] = []
     code: dict[Structure, int] = {}
     kinds: list[int] = []
@@ -50,6 +53,12 @@ def measure_structures(dataset: Any, *, progress: Callable[[int, int], None] | N
             progress(row + 1, count)
     columns = [np.array(rows, np.int64).reshape(len(rows), -1) for rows in lengths]
     return structure_table(list(code), np.array(kinds, np.int64), columns, ids=Ids.of(ids))
+
+
+def listed_samples(dataset: Any) -> Any:
+    """The list that some data sets keep of their samples, without reading them; the data set itself if there is none."""
+    samples = getattr(dataset, "samples", None)
+    return samples if isinstance(samples, list | tuple) and len(cast(Sequence[Any], samples)) == len(dataset) else dataset
 
 
 def structure_table(
@@ -107,7 +116,7 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
     for array, table in enumerate(structure.tables.values()):
         together.setdefault(table, {}).setdefault(lengths[:, array].tobytes(), []).append(array)
     axes = {
-        (table or "sample") if len(columns) == 1 and len(arrays) > 1 else structure.arrays[arrays[0]]: arrays
+        (table or ROOT) if len(columns) == 1 and len(arrays) > 1 else structure.arrays[arrays[0]]: arrays
         for table, columns in together.items()
         for arrays in columns.values()
     }
@@ -140,7 +149,7 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
     if described is None or table.groups is None:
         raise OptionError("axis_costs are for nested samples whose axes have names, as measure_structures gives them")
     names = sorted({name for each in described for name in each["axes"]})
-    known = {"/".join(name.split("/")[: end + 1]) for name in names for end in range(name.count("/") + 1)}
+    known = {path for name in names for path in _above(name)}
     for key, cost in costs.items():
         if key not in known:
             raise OptionError(f"axis_costs has {key!r}, and the axes are {', '.join(names)}.{did_you_mean(key, known)}")
@@ -151,8 +160,7 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
     for code, each in enumerate(described):
         factors = np.ones(axes.shape[1], np.int64)
         for number, name in enumerate(each["axes"]):
-            above = ["/".join(name.split("/")[:end]) for end in range(name.count("/") + 1, 0, -1)]
-            factors[number] = next((costs[path] for path in above if path in costs), 1)
+            factors[number] = next((costs[path] for path in _above(name) if path in costs), 1)
         charged[table.groups == code] *= factors
     totals = charged.sum(axis=1)
     if (totals > LONGEST).any():
@@ -168,6 +176,12 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
         dataset_hash=table.dataset_hash,
         source={**table.source, "axis_costs": dict(costs)},
     )
+
+
+def _above(name: str) -> list[str]:
+    """An axis and the paths above it, from the bottom up."""
+    keys = name.split("/")
+    return [name] if name == ROOT else ["/".join(keys[:end]) for end in range(len(keys), 0, -1)]
 
 
 def _distinct_names(structures: Sequence[Structure]) -> list[str]:

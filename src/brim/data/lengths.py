@@ -111,18 +111,25 @@ class LengthCache:
         ids: list[SampleId],
         lengths: list[int],
         groups: list[str | None],
-        axes: Sequence[Sequence[int] | None] = (),
+        axes: Sequence[Any] = (),
+        *,
+        group_names: Sequence[str] = (),
         **meta: Any,
     ) -> "LengthCache":
-        """From lists with one value per sample. Where some samples have a group, the others are in the group ""."""
+        """From lists with one value per sample. Where some samples have a group, the others are in the group "".
+
+        Groups are in the order of `group_names`, if these are their names, and else in that of the alphabet.
+        """
         column = _distinct(ids)
         codes, names = None, sorted({group or "" for group in groups})
+        if names == sorted(group_names):
+            names = list(group_names)
         if names not in ([], [""]):
             code = {name: number for number, name in enumerate(names)}
             codes = np.array([code[group or ""] for group in groups], np.int32)
         matrix = _checked_axes(lengths, axes, column) if any(row is not None for row in axes) else None
-        names = tuple(names) if codes is not None else ()
-        return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=names, axes=matrix, **meta)
+        used = tuple(names) if codes is not None else ()
+        return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=used, axes=matrix, **meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "LengthCache":
@@ -233,9 +240,12 @@ def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def _checked_axes(lengths: list[Any], axes: Sequence[Sequence[int] | None], ids: Ids) -> NDArray[np.int32]:
+def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[np.int32]:
     """A row for each sample, as wide as the widest; one that does not say is long along its first axis."""
-    rows = [[length] if row is None else list(row) for length, row in zip(lengths, axes, strict=True)]
+    for number, row in enumerate(axes):
+        if row is not None and not isinstance(row, list | tuple):
+            raise DataError(f"sample {ids[number]!r} has the axes {row!r}, which is not a list of lengths")
+    rows: list[list[Any]] = [[length] if row is None else list(row) for length, row in zip(lengths, axes, strict=True)]
     matrix = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for number, row in enumerate(rows):
         if any(type(value) is not int or not 0 <= value <= LONGEST for value in row) or sum(row) != lengths[number]:

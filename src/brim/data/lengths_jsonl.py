@@ -45,7 +45,7 @@ def read_jsonl(path: Path) -> LengthCache:
     ids: list[SampleId] = []
     lengths: list[int] = []
     groups: list[str | None] = []
-    axes: list[list[int] | None] = []
+    axes: list[Any] = []
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
@@ -71,6 +71,7 @@ def read_jsonl(path: Path) -> LengthCache:
             lengths,
             groups,
             axes,
+            group_names=header.get("group_names", ()),
             tokenizer_hash=header.get("tokenizer_hash", ""),
             dataset_hash=header.get("dataset_hash", ""),
             source=header.get("source"),

@@ -94,7 +94,7 @@ def build_lengths(
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers is {workers}; it must be at least 1")
     data, output = open_source(source, torn=torn), Path(output)
-    _check_output(output, data)
+    check_output(output, data.path)
     layout = format if isinstance(format, Layout) else layout_of(data, format or RowFormat())
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or _silent)
@@ -241,13 +241,17 @@ def _join_groups(done: Sequence[Measured]) -> tuple[NDArray[np.int32] | None, tu
     return np.array([code[name] for part in done for name in part.groups or ()], np.int32), tuple(names)
 
 
-def _check_output(output: Path, source: Source) -> None:
-    """A mistyped output never costs anyone their data."""
+def check_output(output: Path, data: Path) -> None:
+    """A mistyped output never costs anyone their data.
+
+    Raises:
+        OptionError: It is the data, or something else that is not a length cache.
+    """
     if output.is_dir():
         raise OptionError(f"cannot write {output}: it is a directory")
     if not output.exists() or not output.stat().st_size:
         return
-    if source.path.is_file() and output.samefile(source.path):
+    if data.is_file() and output.samefile(data):
         raise OptionError(f"will not write the lengths over the data: {output} is both; choose another output")
     with open(output, "rb") as file:
         head = file.readline(4096)

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brim.core.errors import DataError
 from brim.core.fingerprint import digest_bytes
@@ -136,7 +137,10 @@ def outline(sample: Mapping[str, Any]) -> Outline:
     if not isinstance(sample, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  from users
         raise DataError(f"a nested sample is a dict, not a {type(sample).__name__}")
     leaves: list[Any] = []
-    tree = _outline({key: value for key, value in sample.items() if key != ID}, "", leaves)
+    try:
+        tree = _outline({key: value for key, value in sample.items() if key != ID}, "", leaves)
+    except RecursionError:
+        raise DataError("the sample is nested too deeply, or in itself") from None
     return Outline(Structure(tree), tuple(leaves))
 
 
@@ -151,7 +155,10 @@ def sample_id(sample: Mapping[str, Any], default: SampleId) -> SampleId:
         id = id.item()
     if isinstance(id, bool) or not isinstance(id, str | int | np.integer):
         raise DataError(f"the id of a sample is {id!r}; an id is a string or an integer")
-    return id if isinstance(id, str) else int(id)
+    try:
+        return str(id.encode(), "utf-8") if isinstance(id, str) else int(id)
+    except UnicodeEncodeError:
+        raise DataError(f"the id of a sample is {id!r}, which is not valid text") from None
 
 
 def difference(first: Structure, second: Structure) -> str:
@@ -173,13 +180,30 @@ def _outline(value: Any, path: str, leaves: list[Any]) -> Node:
     elif not isinstance(value, bool | int | float) and not hasattr(value, "__array__"):
         what = f"a {type(value).__name__}" if value is not None else "None, which cannot be batched: leave the key out"
         raise DataError(f"{path} is {what}; a nested sample is made of dicts, lists, arrays, numbers and text")
-    array = np.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise DataError(f"{path} is an array of {array.dtype}; arrays hold numbers")
+    array = _array(value, path)
     if array.ndim == 0 and path in PINNED:
-        return ("is", array.item())
+        if array.dtype.kind not in "iu":
+            raise DataError(f"{path} is {value!r}; it tells structures apart, and is an integer")
+        return ("is", int(array))
     leaves.append(array)
     return ("scalar", array.dtype.name) if array.ndim == 0 else ("array", array.dtype.name, array.shape[1:])
+
+
+def _array(value: Any, path: str) -> NDArray[Any]:
+    """Numbers as NumPy has them, in the byte order of this machine; nothing is rounded or left out."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise DataError(f"{path} is a masked array; fill it, or put the mask beside it as an array")
+    if hasattr(value, "detach"):
+        value = value.detach()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise DataError(f"{path} cannot be made an array: {str(error).splitlines()[0]}") from None
+    if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
+        raise DataError(f"{path} is an array of {array.dtype}; arrays hold numbers of at most 64 bits, or 128 if they are complex")
+    if array.dtype.kind == "f" and isinstance(value, list | tuple) and all(isinstance(item, int) for item in cast(list[Any], value)):
+        raise DataError(f"{path} holds integers that do not fit 64 bits together")
+    return array.astype(array.dtype.name, copy=False)
 
 
 def _keys(value: Mapping[Any, Any], path: str) -> list[str]:

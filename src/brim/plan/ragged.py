@@ -43,7 +43,8 @@ def cut_runs(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Where microbatches begin, and which of them are short: they end with their window, and had room for another row as wide.
 
-    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis) stays within the budget; one row always is.
+    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis, at least 1) stays within the budget; one row
+    always is.
     """
     starts: list[int] = []
     short: list[bool] = []
@@ -51,7 +52,8 @@ def cut_runs(
     for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         while start < end:
             block = axes[start : min(start + min(ahead, most), end)]
-            slots = np.maximum.accumulate(block, axis=0).sum(axis=1, dtype=np.int64) * np.arange(1, len(block) + 1)
+            widths = np.maximum(np.maximum.accumulate(block, axis=0).sum(axis=1, dtype=np.int64), 1)
+            slots = widths * np.arange(1, len(block) + 1)
             rows = max(int(np.searchsorted(slots, budget, side="right")), 1)
             if rows == len(block) and rows < min(most, end - start):
                 ahead *= 2
