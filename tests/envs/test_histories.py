@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brim.core.errors import DamagedError, DataError, OptionError
 from brim.envs.darkroom import ACTIONS, Darkroom, play
-from brim.envs.histories import COLUMNS, Histories, HistoryConfig, learning_curve, split_goals, write_histories
+from brim.envs.histories import COLUMNS, Histories, HistoryConfig, is_histories, learning_curve, split_goals, write_histories
 from brim.envs.ppo import Ppo, PpoLearner, choose, softmax
 from brim.envs.q_learning import QLearner, QLearning
 
@@ -238,6 +238,76 @@ def test_a_file_that_is_missing_truncated_or_something_else_is_an_error_of_ours(
     stored.path.write_bytes(b"something else")
     with pytest.raises(DamagedError, match="no HDF5 file"):
         Histories(stored.path)
+
+
+def removed(name):
+    def damage(file):
+        del file.attrs[name]
+
+    return damage
+
+
+def changed(name, value):
+    def damage(file):
+        file.attrs[name] = value
+
+    return damage
+
+
+def column(name, value):
+    def damage(file):
+        del file[name]
+        if value is not None:
+            file[name] = value
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(removed(name) for name in ("format", "fingerprint", "config", "goals", "held_out")),
+        *(changed(name, 3) for name in ("format", "fingerprint", "config", "goals", "held_out")),
+        changed("format", np.arange(3)),
+        changed("config", "{"),
+        changed("config", "[]"),
+        changed("goals", "many"),
+        changed("goals", np.zeros((2, 2), np.int16)),
+        changed("held_out", np.zeros((2, 3), np.int16)),
+        column("states", None),
+        column("actions", np.zeros(4, np.int8)),
+        column("rewards", np.zeros((3, 4), np.float32)),
+        column("actions", np.zeros((57, 60), "S1")),
+        lambda file: (column("actions", None)(file), file.create_group("actions")),
+    ],
+)
+def test_a_file_without_one_of_its_parts_is_an_error_of_ours(stored, damage):
+    h5py = pytest.importorskip("h5py")
+    stored.close()
+    with h5py.File(stored.path, "a") as file:
+        damage(file)
+    with pytest.raises(DamagedError, match=r"histories\.h5"):
+        Histories(stored.path)
+
+
+def test_a_file_of_ours_is_known_when_it_is_cut_off_and_of_another_version_and_nothing_else_is(stored, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    stored.close()
+    assert is_histories(stored.path)
+    whole = stored.path.read_bytes()
+    for size in (len(whole) - 1, len(whole) // 2, 4096):
+        stored.path.write_bytes(whole[:size])
+        assert is_histories(stored.path)
+    other = tmp_path / "other.h5"
+    for format, ours in (("brim.histories/7", True), ("brim.nested/1", False), ("my brim.histories/1", False)):
+        with h5py.File(other, "w") as file:
+            file.attrs["format"] = format
+        assert is_histories(other) is ours
+    for text in (b"", b"brim.histories/1", whole[:8]):
+        other.write_bytes(text)
+        assert not is_histories(other)
+    assert not is_histories(tmp_path)
+    assert not is_histories(tmp_path / "nothing")
 
 
 def test_a_flipped_byte_is_noticed(stored):

@@ -28,7 +28,7 @@ from brim.train.distill import HISTORIES, SeedRun, load_distilled, new_model, tr
 from brim.train.distill_config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
 from brim.train.distill_files import load_config
 from brim.train.histories import START, CutConfig, HistoryDataset
-from brim.train.in_context import evaluate, play_in_context, references
+from brim.train.in_context import InContext, evaluate, play_in_context, references
 
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=10, keep_every=2, repeats=2),
@@ -341,16 +341,6 @@ def test_a_resumed_run_may_take_other_seeds_and_no_other_steps(tmp_path):
         train_distill(TINY, output=tmp_path / "other", resume=True)
 
 
-def test_histories_of_other_options_are_recorded_again(tmp_path):
-    output = tmp_path / "run"
-    output.mkdir()
-    write_histories(output / HISTORIES, replace(TINY.histories, seed=9))
-    messages = []
-    train_distill(TINY, output=output, on_message=messages.append)
-    assert "recording 2 histories for each goal" in messages
-    assert Histories(output / HISTORIES).fingerprint == TINY.histories.fingerprint
-
-
 def test_a_loss_that_is_not_finite_is_an_error_that_names_step_and_samples(tmp_path):
     with pytest.raises(BrimError, match=r"the (loss|gradient) is not finite in step \d+ of seed 0; the samples are h\d+-t"):
         train_distill(TINY.with_training(learning_rate=1e30, clip_norm=0.0, warmup=0.0), output=tmp_path / "run")
@@ -393,6 +383,7 @@ def small():
 def test_a_distilled_model_learns_in_context_on_goals_it_was_never_trained_on(small, tmp_path):
     result = train_distill(small, output=tmp_path / "run")
     seed, others = result.seeds[0], result.references
+    assert seed.improves
     assert seed.improvement > 3.5 * seed.standard_error
     assert seed.curve[-3:].mean() > 2 * seed.curve[0]
     assert seed.curve[-3:].mean() > 8 * others.random
@@ -402,4 +393,28 @@ def test_an_untrained_model_does_not(small):
     result = evaluate(new_model(small, 0), small, seed=0)
     others = references(small.histories, lanes=small.evaluation.lanes)
     assert result.curve.mean() == pytest.approx(others.random, abs=0.25)
-    assert abs(result.improvement) < 4 * result.standard_error
+    assert abs(result.improvement) < 2 * result.standard_error
+    assert not result.improves
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=1, max_size=6))
+def test_a_seed_improves_by_more_than_twice_the_standard_error_over_goals(returns):
+    seed = InContext(0, np.array(returns, np.float32)[:, None])
+    gains = [last - first for first, _, last in returns]
+    mean = sum(gains) / len(gains)
+    if len(gains) == 1:
+        assert seed.standard_error is None
+        assert seed.improves == (mean > 0)
+    else:
+        error = (sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1) / len(gains)) ** 0.5
+        assert seed.standard_error == pytest.approx(error)
+        if mean != pytest.approx(2 * error):
+            assert seed.improves == (mean > 2 * error)
+    assert seed.to_dict()["improves"] is seed.improves
+
+
+@pytest.mark.parametrize(
+    ("gains", "improves"), [([0.1, -0.1, 0.1], False), ([0.1, 0.12, 0.08], True), ([0.0, 0.0], False), ([0.01], True), ([0.0], False)]
+)
+def test_a_gain_that_may_be_chance_is_no_improvement(gains, improves):
+    assert InContext(0, np.array([[[0.0, 0.0, gain]] for gain in gains], np.float32)).improves is improves

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError, MismatchError, OptionError
+from brim.envs.darkroom import Darkroom
 from brim.envs.histories import HistoryConfig
 from brim.envs.ppo import Ppo
 from brim.envs.q_learning import QLearning
@@ -85,7 +86,13 @@ def test_later_files_win_and_sections_merge(write):
         ("training: {schedule: cosin}", r"""b.yaml: training: schedule must be one of .*, got 'cosin'. Did you mean "cosine"\?"""),
         ("algorithm: {repeats: lots}", "b.yaml: algorithm.repeats must be a whole number, got 'lots'"),
         ("env: {held_out: most}", "b.yaml: env.held_out must be a number, got 'most'"),
-        ("model: {width: 30}", "model: width must be a multiple of heads, got 30 and 4"),
+        ("model: {width: 30}", "^a.yaml, b.yaml: model: width must be a multiple of heads, got 30 and 4"),
+        ("env: {held_out: 0}", "^b.yaml: env: held_out must be between 0 and 1, got 0.0"),
+        ("algorithm: {episodes: 0}", "^b.yaml: algorithm: episodes must be at least 1, got 0"),
+        ("model: {width: null}", "^b.yaml: model.width has no value; give it one, or leave the key out"),
+        ("model: {heads:}", "^b.yaml: model.heads has no value"),
+        ("training: {token_budget: 159}", "^b.yaml: training.token_budget must be at least 160, .*longest sample.*, got 159; raise it"),
+        ("data: {window: 99}", "^b.yaml: a history has 160 steps .*lower data.window"),
         ("data: {window: 1}", "b.yaml: data: window must be at least 2, got 1"),
         ("[1, 2]", r"b.yaml must hold sections such as model and training, got \[1, 2\]"),
     ],
@@ -93,6 +100,78 @@ def test_later_files_win_and_sections_merge(write):
 def test_what_a_file_says_wrong_is_an_error_with_the_file_and_the_value(write, text, message):
     with pytest.raises(OptionError, match=message):
         write(a="model: {heads: 4}", b=text)
+
+
+def test_values_that_do_not_go_together_are_blamed_on_all_of_their_files_and_no_other(write):
+    with pytest.raises(OptionError, match=r"^y\.yaml: model: width must be a multiple of heads, got 64 and 3"):
+        write(x="model: {latents: 2}\ntraining: {steps: 3}", y="model: {heads: 3}")
+    with pytest.raises(OptionError, match=r"^y\.yaml, z\.yaml: model: width must be a multiple of heads, got 10 and 3"):
+        write(x="model: {heads: 5}", y="model: {width: 10}", z="model: {heads: 3}")
+    with pytest.raises(OptionError, match=r"^x\.yaml, y\.yaml: training\.token_budget must be at least 150, .* got 100"):
+        write(x="data: {window: 50, depth: 2}", y="training: {token_budget: 100}", z="model: {heads: 2}")
+    with pytest.raises(OptionError, match=r"^x\.yaml, y\.yaml: unknown option 'epsilon' in algorithm ppo: it is one of q_learning"):
+        write(x="algorithm: {epsilon: 0.5}", y="algorithm: {name: ppo}")
+
+
+def test_a_section_may_be_empty_in_any_file(write):
+    assert write(a="model:", b="model: {width: 32}", c="model:\n  # width: 48\n").model == ModelConfig(width=32)
+
+
+def test_a_section_that_is_none_is_an_error_also_where_a_later_file_has_one(write):
+    with pytest.raises(OptionError, match=r"^a\.yaml: model must be a section, got 3"):
+        write(a="model: 3", b="model: {width: 32}")
+
+
+def test_mappings_can_be_merged_within_a_file(write):
+    config = write(
+        a="data: &a {window: 10}\nenv: {<<: &b {size: 5, horizon: 8}, size: 4}",
+        b="model: {<<: &c {width: 8}, heads: 2}\ntraining: {<<: {steps: 4}}",
+    )
+    assert (config.histories.room.size, config.histories.room.horizon) == (4, 8)
+    assert (config.model.width, config.model.heads, config.data.window, config.training.steps) == (8, 2, 10, 4)
+    assert write(b="evaluation: &a {episodes: 7}\nalgorithm: {<<: *a, repeats: 3}").histories.episodes == 7
+    with pytest.raises(DataError, match=r"c\.yaml:1 is not YAML: the key 'size' comes twice"):
+        write(c="env: {<<: &a {horizon: 8}, size: 4, size: 5}")
+    with pytest.raises(DataError, match=r"d\.yaml:1 is not YAML: the key 'size' comes twice"):
+        write(d="env: {<<: {size: 4, size: 5}}")
+    assert write(e="{<<: {env: {size: 6}}, env: &a {<<: {size: 7}, size: 8}, model: {}}").histories.room.size == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"model: &a {width: *a}",
+        b"\xff\xfe\x00",
+        b"model: {width: 2024-13-45}",
+        b"a\x00b",
+        b"[" * 5000,
+        b"model: {[1]: 2}",
+        b"a: 1\n---\nb: 2",
+    ],
+)
+def test_what_no_yaml_can_be_made_of_is_one_line(tmp_path, text):
+    (tmp_path / "a.yaml").write_bytes(text)
+    with pytest.raises(DataError, match=r"a\.yaml(:\d+)? is not YAML: ") as caught:
+        load_config([tmp_path / "a.yaml"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["distill.py", "config.py", "config", "config/../config/env/darkroom.yaml", "config/env/../../distill.py"])
+def test_nothing_but_the_files_of_config_comes_with_brim(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="does not exist, and does not come with brim"):
+        load_config([name])
+
+
+@given(st.integers(2, 40), st.integers(0, 3), st.integers(1, 8))
+def test_the_budget_that_is_asked_for_holds_every_sample_and_no_less_does(window, depth, episodes):
+    histories = HistoryConfig(room=Darkroom(horizon=20), episodes=episodes)
+    assume(histories.steps > depth * window)
+    data, longest = CutConfig(window=window, depth=depth), min((depth + 1) * window, histories.steps)
+    DistillConfig(histories=histories, data=data, training=TrainingConfig(token_budget=longest))
+    if longest > 1:
+        with pytest.raises(OptionError, match=f"training.token_budget must be at least {longest}, .*, got {longest - 1};"):
+            DistillConfig(histories=histories, data=data, training=TrainingConfig(token_budget=longest - 1))
 
 
 def test_what_is_not_yaml_and_what_is_not_there_are_errors(write):

@@ -44,11 +44,16 @@ def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: boo
     \b
     Examples:
       brim train distill
-      brim train distill config/algorithm/ppo_base.yaml config/env/darkroom.yaml config/model/ad_compressed_dr.yaml
-      brim train distill config/env/darkroom_small.yaml config/model/ad_compressed_small.yaml --seeds 0 -o small/
+      brim train distill config/algorithm/ppo_base.yaml config/env/darkroom.yaml \\
+        config/model/ad_compressed_dr.yaml
+      brim train distill config/env/darkroom_small.yaml config/model/ad_compressed_small.yaml \\
+        --seeds 0 -o small/
       brim train distill --resume -o small/
 
-    Exit status: 0 trained, and every seed improves in context; 1 trained, and one does not; 2 the options are wrong, or training failed.
+    A seed improves if the return in the last third of its episodes is above that in the first by more than twice the standard error over
+    goals; with a single held-out goal, which has none, if it is above it.
+
+    Exit status: 0 trained, and every seed improves; 1 trained, and one does not; 2 the options or files are wrong, or training failed.
     """
     from brim.core.extras import need
     from brim.train.distill import train_distill
@@ -71,7 +76,7 @@ def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: boo
 
         save_plot(result, Path(output) / "in_context.png")
     show_json({**result.to_dict(), "seconds": round(result.seconds, 1)}) if as_json else _show(result)
-    ctx.exit(0 if all(seed.improvement > 0 for seed in result.seeds) else 1)
+    ctx.exit(0 if all(seed.improves for seed in result.seeds) else 1)
 
 
 def _config(configs: tuple[str, ...], output: str, options: dict[str, Any]) -> "DistillConfig":
@@ -96,6 +101,9 @@ def _show(result: "DistillResult") -> None:
         for seed in result.seeds
     ]
     show_table(("", "first episode", "last episode", "last third - first", "standard error"), rows, title="return on held-out goals")
+    if rest := [str(seed.seed) for seed in result.seeds if not seed.improves]:
+        limit = "0" if result.seeds[0].standard_error is None else "twice the standard error"
+        click.echo(f"no improvement above {limit}: seed {', '.join(rest)}")
     others = result.references
     show_facts(
         {

@@ -28,8 +28,12 @@ from brim.envs.darkroom import Darkroom, Episode
 from brim.envs.ppo import Ppo, PpoLearner
 from brim.envs.q_learning import QLearner, QLearning
 
-FORMAT = "brim.histories/1"
+FAMILY = "brim.histories/"
+FORMAT = f"{FAMILY}1"
 COLUMNS = ("states", "actions", "rewards")
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+HEAD = 4096
+"""Bytes at the beginning of a file, among which its format is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +130,28 @@ def write_histories(path: str | os.PathLike[str], config: HistoryConfig, progres
         if progress is not None:
             progress(number + 1, config.lived)
     with atomic_file(path) as file, h5py.File(file, "w") as store:
+        store.attrs["format"] = FORMAT  # before all else: a file that is cut off still says what it was
         for name in COLUMNS:
             column = np.concatenate([getattr(episode, name) for episode in kept], axis=1)
             store.create_dataset(name, data=column, chunks=(min(64, len(column)), *column.shape[1:]), fletcher32=True)
-        store.attrs["format"], store.attrs["fingerprint"] = FORMAT, config.fingerprint
+        store.attrs["fingerprint"] = config.fingerprint
         store.attrs["config"] = json.dumps(config.to_dict(), sort_keys=True)
         store.attrs["goals"], store.attrs["held_out"] = lanes.astype(np.int16), held_out.astype(np.int16)
+
+
+def is_histories(path: str | os.PathLike[str]) -> bool:
+    """Whether brim wrote a file of histories there, in any version, and be it damaged now. All else is somebody's."""
+    h5py = need("h5py", extra="hdf5", user="brim.envs.histories")
+    try:
+        with h5py.File(path, "r") as store:
+            return str(_attribute(store, "format")).startswith(FAMILY)
+    except OSError:  # cut off, or no HDF5
+        try:
+            with open(path, "rb") as file:
+                head = file.read(HEAD)
+        except OSError:
+            return False
+        return head.startswith(SIGNATURE) and FAMILY.encode() in head
 
 
 class Histories:
@@ -141,19 +161,26 @@ class Histories:
         """
         Raises:
             DataError: There is no such file.
-            DamagedError: It is truncated, or something else.
+            DamagedError: It is truncated or damaged, or something else.
         """
         self.path = Path(path)
         self._process = -1
         self._file: Any = None
         self._columns: dict[str, Any] = {}
         columns = self._open()
-        self.count, self.steps = columns["actions"].shape
-        """Histories, and the steps of each."""
-        attributes = self._file.attrs
-        self.fingerprint, self.config = str(attributes["fingerprint"]), json.loads(attributes["config"])
-        self.goals: NDArray[np.int64] = np.asarray(attributes["goals"], np.int64)
-        self.held_out: NDArray[np.int64] = np.asarray(attributes["held_out"], np.int64)
+        try:
+            self.count, self.steps = columns["actions"].shape
+            """Histories, and the steps of each."""
+            attributes = self._file.attrs
+            self.fingerprint, self.config = str(attributes["fingerprint"]), json.loads(attributes["config"])
+            self.goals: NDArray[np.int64] = np.asarray(attributes["goals"], np.int64)
+            self.held_out: NDArray[np.int64] = np.asarray(attributes["held_out"], np.int64)
+            whole = self._agrees(columns)
+        except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError):  # h5py has one for every way to be damaged
+            whole = False
+        if not whole:
+            self.close()
+            raise DamagedError(f"{self.path} is damaged; remove it, and it is made again")
 
     @property
     def horizon(self) -> int:
@@ -172,6 +199,19 @@ class Histories:
             return Episode(*(columns[name][rows][where] for name in COLUMNS))
         except OSError:
             raise DamagedError(f"{self.path} is damaged; remove it, and it is made again") from None
+
+    def _agrees(self, columns: dict[str, Any]) -> bool:
+        """Whether the parts of the file are what its options make of them."""
+        kinds = {name: (columns[name].shape, columns[name].dtype.kind) for name in COLUMNS}
+        steps = (self.count, self.steps)
+        return (
+            self.fingerprint == fingerprint(format=FORMAT, config=self.config)
+            and self.steps == self.config["episodes"] * self.horizon
+            and kinds == {"states": ((*steps, 2), "i"), "actions": (steps, "i"), "rewards": (steps, "f")}
+            and self.goals.shape == (self.count, 2)
+            and self.held_out.ndim == 2
+            and self.held_out.shape[1] == 2
+        )
 
     def close(self) -> None:
         """It is opened again when it is read again."""
@@ -198,8 +238,19 @@ def _opened(h5py: Any, path: Path) -> Any:
         file = h5py.File(path, "r")
     except OSError:
         raise DamagedError(f"{path} is truncated, or no HDF5 file; remove it, and it is made again") from None
-    found = file.attrs.get("format")
-    if found != FORMAT or any(name not in file for name in COLUMNS):
-        file.close()
+    found = str(_attribute(file, "format"))
+    missing = [name for name in COLUMNS if name not in file]
+    if found == FORMAT and not missing:
+        return file
+    file.close()
+    if found != FORMAT:
         raise DamagedError(f"{path} is of version {found}, this brim reads {FORMAT}")
-    return file
+    raise DamagedError(f"{path} is damaged: it has no {missing[0]}; remove it, and it is made again")
+
+
+def _attribute(file: Any, name: str) -> Any:
+    """None where there is none, or none that can be read."""
+    try:
+        return file.attrs.get(name)
+    except (OSError, RuntimeError, TypeError, ValueError):
+        return None

@@ -29,10 +29,10 @@ from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import raw_bits
-from brim.envs.histories import Histories, write_histories
+from brim.envs.histories import Histories, is_histories, split_goals, write_histories
 from brim.train.checkpoint import checkpoint_path, checkpoints, forget_old
 from brim.train.compressed_ad import CompressedAD
-from brim.train.distill_checkpoint import SavedSeed, load_seed, save_seed
+from brim.train.distill_checkpoint import SavedSeed, check_seed, load_seed, save_seed
 from brim.train.distill_config import DistillConfig
 from brim.train.distill_files import config_from
 from brim.train.histories import HistoryDataset
@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="train", user="brim.train")
 
-FORMAT = "brim.distill/1"
+FAMILY = "brim.distill/"
+FORMAT = f"{FAMILY}1"
 HISTORIES, IN_CONTEXT, RESULTS = "histories.h5", "in_context.json", "results.json"
 KEPT = 2
 """Checkpoints of a seed."""
+START_ANEW = "start a new run in another --output"
 NAMED = 8
 """How many samples an error names."""
 
@@ -96,8 +98,9 @@ def train_distill(
     With `resume` the run in `output` goes on; seeds that are done are not trained again.
 
     Raises:
-        OptionError: The output holds a run, and `resume` is not given.
+        OptionError: The output holds a run, and `resume` is not given; or somebody's files, which would be lost.
         MismatchError: The run in the output began with other options.
+        DamagedError: A file of the run is damaged, and cannot be made again.
         BrimError: The loss is not finite, or a checkpoint cannot be written.
     """
     output, say, began = Path(output), on_message or _silent, time.monotonic()
@@ -109,7 +112,7 @@ def train_distill(
                 say(f"seed {seed}")
                 with _threads(config.training.threads):
                     runs.append(SeedRun(config, histories, output / f"seed-{seed}", seed))
-                    runs[-1].finish(on_step)
+                    runs[-1].finish(on_step, say)
         result = DistillResult(
             config,
             seeds=tuple(run.evaluated for run in runs),
@@ -128,19 +131,24 @@ def config_of(output: str | Path) -> DistillConfig:
 
     Raises:
         DataError: There is none.
+        DamagedError: They cannot be read.
     """
     path = Path(output) / RUN
     try:
         run = json.loads(path.read_bytes())
-        if run["format"] != FORMAT:
-            raise OptionError(f"{output} holds a run of another kind ({run['format']}); choose another --output")
-        return config_from(run["config"])
-    except FileNotFoundError:
+        kind, values = run["format"], run["config"]
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{output} holds no run, so there is nothing to resume; start it without --resume") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, BrimError):
-            raise
-        raise DamagedError(f"{path} is truncated or damaged") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise DamagedError(f"{path} is truncated or damaged; {START_ANEW}") from None
+    if kind != FORMAT:
+        raise OptionError(f"{output} holds a run of another kind ({kind}); choose another --output")
+    try:
+        return config_from(values)
+    except (OptionError, AttributeError, TypeError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); {START_ANEW}") from None
 
 
 class SeedRun:
@@ -161,19 +169,19 @@ class SeedRun:
         if found := checkpoints(folder):
             self._restore(load_seed(found[-1]))
 
-    def finish(self, on_step: Watch | None = None) -> None:
+    def finish(self, on_step: Watch | None = None, say: Say | None = None) -> None:
         """Take the steps that are left, and evaluate."""
         _rewind(self.folder / LOG, self.step)
         with open(self.folder / LOG, "ab", buffering=0) as log:
             while self.step < self.config.training.steps:
                 self._epoch(log, on_step)
-        self.evaluated = self._evaluate()
+        self.evaluated = self._evaluate(say or _silent)
 
     def _epoch(self, log: Any, on_step: Watch | None) -> None:
         """The rest of an epoch, or of the steps."""
         training, planned = self.config.training, iter(self.sampler)
-        for rows in planned:
-            began, epoch = time.monotonic(), self.sampler.epoch
+        while (rows := next(planned, None)) is not None:
+            began, epoch = time.monotonic(), rows.microbatch.epoch  # at the last batch of an epoch, the sampler is at the next
             batch = collate_compressed_batch(self.data.__getitems__(rows))
             rate = self.rate(self.step)
             loss, norm = self._move(batch, rate)
@@ -225,14 +233,15 @@ class SeedRun:
         self.sampler.load_state_dict(saved.position)
         self.step = saved.step
 
-    def _evaluate(self) -> InContext:
+    def _evaluate(self, say: Say) -> InContext:
         """Play the held-out goals, or read how they were played before."""
         path, config = self.folder / IN_CONTEXT, self.config
         key = fingerprint(config={**config.to_dict(), "training": {"steps": self.step}}, weights=_digest(self.model))
-        if path.exists():
-            known = json.loads(path.read_bytes())
-            if known.get("key") == key:
-                return InContext(self.seed, np.asarray(known["returns"], np.float32))
+        try:
+            if (known := _played(path, key, self.seed, config)) is not None:
+                return known
+        except DamagedError as error:
+            say(f"{error}; evaluating seed {self.seed} again")
         result = evaluate(self.model, config, seed=self.seed)
         _write_json(path, {"format": FORMAT, "key": key, **result.to_dict(), "returns": result.returns.tolist()})
         return result
@@ -270,20 +279,29 @@ def _threads(count: int) -> Generator[None, None, None]:
 
 
 def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:
+    """Refuse what would end in an error later, or in the loss of a file; then write the options."""
     if resume:
         config.check_resumed(config_of(output))
-    elif any(checkpoints(folder) for folder in output.glob("seed-*")) or checkpoints(output):
+    written = {HISTORIES: is_histories} if resume else {HISTORIES: is_histories, RUN: _is_ours, RESULTS: _is_ours}
+    for path, is_ours in ((output / name, is_ours) for name, is_ours in written.items()):
+        if path.exists() and not is_ours(path):
+            raise OptionError(f"{path} is not a file of `brim train distill`, and would be overwritten; choose another --output")
+    if not resume and (any(checkpoints(folder) for folder in output.glob("seed-*")) or checkpoints(output)):
         raise OptionError(f"{output} holds a run already; continue it with --resume, or choose another --output")
+    for seed in config.training.seeds:
+        check_seed(folder := output / f"seed-{seed}")
+        if checkpoints(folder):
+            _logged(folder / LOG)
     _write_json(output / RUN, {"format": FORMAT, "config": config.to_dict()})
 
 
 def _histories(path: Path, config: DistillConfig, say: Say) -> Histories:
-    """Those of the config: as they are in the file, or recorded now."""
+    """Those of the config: as they are in the file, or recorded now. They are a function of the config, so a damaged file costs nothing."""
     if path.exists():
         try:
             there = Histories(path)
-        except DamagedError as error:
-            say(f"{error}")
+        except DamagedError:
+            say(f"{path} is damaged, or of another version of brim")
         else:
             if there.fingerprint == config.histories.fingerprint:
                 return there
@@ -302,13 +320,60 @@ def _digest(model: CompressedAD) -> str:
     return fingerprint(**{name: weight.detach().numpy().view(np.int32) for name, weight in model.state_dict().items()})
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a file of JSON says that it is of a distillation, in any version."""
+    try:
+        return str(json.loads(path.read_bytes())["format"]).startswith(FAMILY)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _played(path: Path, key: str, seed: int, config: DistillConfig) -> InContext | None:
+    """The evaluation in a file; None if there is none, or one of other weights or options.
+
+    Raises:
+        DamagedError: It cannot be read.
+    """
+    if not path.exists():
+        return None
+    shape = (len(split_goals(config.histories)[1]), config.evaluation.lanes, config.evaluation.episodes)
+    try:
+        known = json.loads(path.read_bytes())
+        if known["key"] != key:
+            return None
+        returns = np.asarray(known["returns"], np.float32)
+        if returns.shape == shape and np.isfinite(returns).all():
+            return InContext(seed, returns)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DamagedError(f"{path} is truncated or damaged")
+
+
 def _rewind(path: Path, step: int) -> None:
     """Cut off the lines after a step: they are of steps that are taken again."""
     if path.exists():
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]
+        kept = [line for at, line in _logged(path) if at <= step] if step else []
         with atomic_file(path) as file:
             file.writelines(kept)
+
+
+def _logged(path: Path) -> list[tuple[int, bytes]]:
+    """The lines of a log, each with its step, without one that a kill cut off at the end.
+
+    Raises:
+        DamagedError: Another line is damaged. It is for its owner to say that it can go.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    found: list[tuple[int, bytes]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append((int(json.loads(line)["step"]), line.rstrip(b"\n") + b"\n"))
+        except (ValueError, KeyError, TypeError):
+            if line.endswith(b"\n"):
+                raise DamagedError(
+                    f"{path}:{number} is damaged; remove that line to go on, or the file: training does not read it"
+                ) from None
+    return found
 
 
 def _write_json(path: Path, value: Any) -> None:

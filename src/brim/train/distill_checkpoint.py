@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.core.atomic import atomic_directory
-from brim.core.errors import BrimError, DamagedError, DataError
+from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import canonical_json, digest_bytes
-from brim.train.checkpoint import STATE
+from brim.train.checkpoint import NAME, STATE, checkpoints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,17 +72,37 @@ def load_seed(path: Path) -> SavedSeed:
         files = {name: (path / name).read_bytes() for name in (MODEL, OPTIMIZER)}
     except FileNotFoundError as error:
         raise DataError(f"{path} is not a checkpoint: it has no {Path(error.filename).name}") from None
-    except (ValueError, AttributeError, KeyError):
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise DamagedError(f"{path / STATE} is truncated or damaged; remove {path} to go on from an earlier checkpoint") from None
     if state.get("format") != FORMAT:
         raise DamagedError(f"{path} is of version {state.get('format')}, this brim reads {FORMAT}")
-    damaged = [name for name, data in files.items() if digest_bytes(data) != state["files"].get(name)]
-    if digest_bytes(canonical_json(state)) != checksum:
-        damaged.insert(0, STATE)
-    if damaged:
-        raise DamagedError(f"{path / damaged[0]} was altered (its checksum differs); remove {path} to go on from an earlier checkpoint")
+    altered = [STATE] if digest_bytes(canonical_json(state)) != checksum else []
+    altered = altered or [name for name, data in files.items() if digest_bytes(data) != state["files"].get(name)]
+    if altered:
+        raise DamagedError(f"{path / altered[0]} was altered (its checksum differs); remove {path} to go on from an earlier checkpoint")
     weights, moments = (safetensors.load(files[name]) for name in (MODEL, OPTIMIZER))
     return SavedSeed(weights, moments, state["position"], state["step"], state["seed"], state["config"])
+
+
+def check_seed(folder: Path) -> None:
+    """Say now what a run would stumble over later: a last checkpoint that cannot be gone on from, or places where none can be written.
+
+    Raises:
+        OptionError: Something else is where the checkpoints go.
+        DamagedError: The last checkpoint is not as it was written.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OptionError(f"cannot write {folder}: a file is in the way; remove it, or choose another --output")
+    found = checkpoints(folder)
+    for path in sorted(folder.iterdir()):
+        if NAME.fullmatch(path.name) and path not in found and not (path.is_dir() and not any(path.iterdir())):
+            raise OptionError(f"{path} is not a checkpoint: it has no {STATE}; remove it, or choose another --output")
+    if found:
+        load_seed(found[-1])
 
 
 def _write(path: Path, data: bytes) -> None:

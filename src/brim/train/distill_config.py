@@ -106,7 +106,14 @@ class DistillConfig:
         if self.histories.steps < needed:
             raise OptionError(
                 f"a history has {self.histories.steps} steps ({self.histories.episodes} episodes of {self.histories.room.horizon}), and "
-                f"{self.data.depth} stages of {self.data.window} steps with a context need {needed}; raise episodes, or lower window"
+                f"{self.data.depth} stages of {self.data.window} steps with a context need {needed}; "
+                "raise algorithm.episodes or env.horizon, or lower data.window or data.depth"
+            )
+        longest = min((self.data.depth + 1) * self.data.window, self.histories.steps)
+        if self.training.token_budget < longest:
+            raise OptionError(
+                f"training.token_budget must be at least {longest}, the steps of the longest sample ({self.data.depth} stages of "
+                f"{self.data.window} and a context), got {self.training.token_budget}; raise it, or lower data.window or data.depth"
             )
 
     def to_dict(self) -> dict[str, Any]:

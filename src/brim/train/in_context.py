@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="train", user="brim.train")
 
+CERTAIN = 2.0
+"""Standard errors that an improvement must be above."""
 COLDEST = 1e-6
 """A temperature at which nothing but the likeliest action has a chance."""
 
@@ -59,6 +61,11 @@ class InContext:
         """Of the improvement, over goals; None for a single goal."""
         return float(self.gains.std(ddof=1) / np.sqrt(len(self.gains))) if len(self.gains) > 1 else None
 
+    @property
+    def improves(self) -> bool:
+        """Whether the improvement is more than chance: above twice its standard error, or for a single goal above 0."""
+        return self.improvement > CERTAIN * (self.standard_error or 0.0)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON-like values."""
         third = self.returns.shape[2] // 3
@@ -70,6 +77,7 @@ class InContext:
             "last_third": float(self.curve[-third:].mean()),
             "improvement": self.improvement,
             "standard_error": self.standard_error,
+            "improves": self.improves,
             "curve": self.curve.tolist(),
         }
 
