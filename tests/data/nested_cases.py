@@ -1,15 +1,18 @@
-"""Random nested samples: a few structures, several samples of each, in any order.
+"""Random nested samples: a few structures, several samples of each, in any order; and samples and files for tests of sources.
 
 `nested_samples()` draws lists of samples. Arrays are filled with arbitrary bits, NaN among them: compare with `same`, which looks at bits,
 types and shapes. `normal` is what a sample is once it was taken apart and put together again: lists of
-numbers are arrays then, as they are for everything that reads samples.
+numbers are arrays then, as they are for everything that reads samples. `assert_holds` is what a source promises.
 """
 
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from hypothesis import strategies as st
 
+from brim.data.axes import measure_structures
 from brim.data.structure import ID, PINNED, outline
 
 KEYS = ("x", "y", "states", "stages", "id", "0", "1", "..", "a b", "é", "ends", "structure")
@@ -82,3 +85,51 @@ def same(first: Any, second: Any) -> bool:
         return type(first) is type(second) and first == second
     first, second = np.asarray(first), np.asarray(second)
     return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
+
+
+TARGETS = {"hdf5": "samples.h5", "npz": "samples.npz", "shards": "samples"}
+TEMPLATES = (
+    {"x": ("array", "float32", (3,)), "stages": [{"s": ("array", "int64", ())}], "text": ("text",), "r": ("scalar", "float64")},
+    {"x": ("array", "float32", (3,)), "stages": [{"s": ("array", "int64", ())}] * 2, "text": ("text",), "r": ("scalar", "float64")},
+)
+
+
+def some_samples(count: int = 40) -> list[dict]:
+    rng = np.random.default_rng(7)
+    return [{ID: f"ep{number}", **fill(TEMPLATES[number % 2], rng)} for number in range(count)]
+
+
+def assert_holds(source, samples: list[dict]) -> None:
+    """The samples, in their order, under their ids, and their table."""
+    ids = [sample.get(ID, number) for number, sample in enumerate(samples)]
+    assert len(source) == len(samples)
+    assert list(source.ids) == ids
+    for row, sample in enumerate(samples):
+        found = source[row]
+        assert found.pop(ID) == ids[row]
+        assert same(found, normal(sample))
+    assert_tables_agree(source.table, measure_structures(samples))
+    assert source.table.dataset_hash == source.fingerprint != ""
+
+
+def assert_tables_agree(found, wanted) -> None:
+    assert np.array_equal(found.lengths, wanted.lengths)
+    assert np.array_equal(found.groups, wanted.groups)
+    assert found.group_names == wanted.group_names
+    assert (found.axes is None and wanted.axes is None) or np.array_equal(found.axes, wanted.axes)
+    assert list(found.ids) == list(wanted.ids)
+    assert found.source == wanted.source
+
+
+def write_groups(path: Path, samples: list[dict], root: str = "/") -> None:
+    with h5py.File(path, "w") as file:
+        for number, sample in enumerate(samples):
+            put(file.require_group(root).create_group(sample.get(ID, f"ep{number}")), sample)
+
+
+def put(group, value: dict | list) -> None:
+    for key, inside in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(inside, dict | list):
+            put(group.create_group(str(key)), inside)
+        elif key != ID:
+            group[str(key)] = inside

@@ -5,13 +5,17 @@ of. It is a path and little else: a process opens the files when it first reads 
 DataLoader, however they are started, and however much the parent has read before. A sample comes in memory of its own every time.
 
 The one thing to get wrong: a handle that is open when a process forks is shared, and the two then move each other's place in the file. So
-what is open belongs to one process (`_here`), is never pickled, and a child starts with nothing.
+what is open belongs to one process (`_here`), is never pickled, and a child starts with nothing. Because of that a file is opened many
+times, by processes that must see the same samples: what identifies it is pickled, and a file that was replaced meanwhile is refused.
 """
 
 import operator
 import os
+import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -19,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.atomic import check_target
-from brim.core.errors import DataError, OptionError, check_counts
+from brim.core.errors import DataError, MismatchError, OptionError, check_counts
 from brim.core.fingerprint import new_hash
 from brim.core.sorting import natural
-from brim.data.ids import Ids
+from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.structure import ID
 
@@ -38,6 +42,10 @@ CACHE_BYTES = 256 << 20
 SPOTS, SPOT_BYTES = 256, 16 << 10
 
 Progress = Callable[[int, int], None]
+Stamp = tuple[int, int, int]
+"""The inode, the size and the time of the last change of a file: what tells it from one that took its place."""
+ListPath = tuple[str, ...]
+"""Where in a sample a list is: keys, and "" for any place in a list."""
 
 
 class NestedSource(ABC):
@@ -80,6 +88,7 @@ class NestedSource(ABC):
         Raises:
             DataError: The sample holds something that cannot be batched.
             DamagedError: Its bytes are not the ones that were written.
+            MismatchError: Its file was changed or replaced since the source was opened. Noticed when a process opens the file.
         """
         row, count = operator.index(row), len(self)
         if not -count <= row < count:
@@ -231,13 +240,37 @@ def _recognise_directory(path: Path) -> tuple[str, list[Path]]:
     raise DataError(f"{path} is a directory that is not a data set; {f'did you mean {alone[0]}?' if alone else READABLE}")
 
 
-def with_lists(tree: Any, *, top: bool = True) -> Any:
-    """The same, with lists for all dicts but the outermost whose keys are exactly 0 .. n - 1."""
+def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: False, path: ListPath = ()) -> Any:
+    """The same, with lists for all dicts but the outermost whose keys are exactly 0 .. n - 1. `is_list` decides what an empty one is."""
     if not isinstance(tree, dict):
         return tree
-    found = {key: with_lists(value, top=False) for key, value in cast(dict[str, Any], tree).items()}
-    numbers = [str(number) for number in range(len(found))]
-    return [found[number] for number in numbers] if found and not top and found.keys() == set(numbers) else found
+    found = cast(dict[str, Any], tree)
+    if path and is_numbered(found) and (found or is_list(path)):
+        return [with_lists(found[str(number)], is_list, (*path, "")) for number in range(len(found))]
+    return {key: with_lists(value, is_list, (*path, key)) for key, value in found.items()}
+
+
+def is_numbered(names: Collection[str]) -> bool:
+    """Whether the names are exactly 0 .. n - 1, in any order."""
+    return all(str(number) in names for number in range(len(names)))
+
+
+def stored_id(value: Any, where: str) -> SampleId:
+    """The id that a file has for a sample.
+
+    Raises:
+        DataError: It is neither text nor an integer. `where` names the file.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool) or not isinstance(plain, str | bytes | int):
+        what = repr(plain) if isinstance(plain, bool | float) else f"of type {type(plain).__name__}"
+        raise DataError(f"{where}: the id of a sample is {what}; an id is a string or an integer")
+    try:
+        id = plain.decode() if isinstance(plain, bytes) else plain
+        str(id).encode()
+    except UnicodeError:
+        raise DataError(f"{where}: the id {plain!r} is not text in UTF-8; give the sample another") from None
+    return id
 
 
 def stand_in(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -245,22 +278,61 @@ def stand_in(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def spot_digest(path: Path) -> str:
+def stamp(descriptor: int) -> Stamp:
+    """Of a file that is open."""
+    found = os.fstat(descriptor)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def changed(path: Path) -> MismatchError:
+    return MismatchError(f"{path} is not the file that was opened: it was changed or replaced since; open the data set again")
+
+
+def gone(path: Path) -> DataError:
+    return DataError(f"{path} does not exist any more; open the data set again")
+
+
+def spot_digest(path: Path, expected: Stamp) -> str:
     """A digest of a file that reads at most 4 MB of it: all of a small file; of a larger one its size and 256 places, evenly spaced.
 
     Other data of the same size gives another digest. A few bytes that were changed in a large file may not.
+
+    Raises:
+        MismatchError: The file has another stamp than the one expected.
     """
-    hash = new_hash()
-    size = path.stat().st_size
+    hash, size = new_hash(), expected[1]
     hash.update(f"{size}\n".encode())
-    with open(path, "rb") as file:
-        if size <= SPOTS * SPOT_BYTES:
-            hash.update(file.read())
-        else:
-            for spot in range(SPOTS):
-                file.seek((size - SPOT_BYTES) * spot // (SPOTS - 1))
-                hash.update(file.read(SPOT_BYTES))
+    try:
+        with open(path, "rb") as file:
+            if size <= SPOTS * SPOT_BYTES:
+                hash.update(file.read(size))
+            else:
+                for spot in range(SPOTS):
+                    file.seek((size - SPOT_BYTES) * spot // (SPOTS - 1))
+                    hash.update(file.read(SPOT_BYTES))
+            found = stamp(file.fileno())
+    except FileNotFoundError:
+        raise gone(path) from None
+    if found != expected:
+        raise changed(path)
     return hash.hexdigest()
+
+
+@contextmanager
+def interrupts_held() -> Generator[None, None, None]:
+    """Ctrl-C takes effect when the block ends. For libraries that lose it, or that are left in a state they cannot be closed in."""
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous):
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if came:
+        previous(*came[0])
 
 
 class Recent:

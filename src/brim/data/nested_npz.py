@@ -2,8 +2,8 @@
 
 A file whose member `format` is ours (`brim.nested/1`) holds many samples, in the flat columns of `brim.data.nested_columns`. Any other
 file is one sample, called by its name without the suffix, whose keys are paths: "stages/0/states" is in the first of the stages. A
-directory is all of its files, in natural order (ep2 before ep10). Arrays without axes are numbers or text; an "id" in a file of one sample
-names it instead of the file's name.
+directory is all of its files, in natural order (ep2 before ep10). Arrays without axes are numbers or text; an "id" in a file of one sample,
+text or an integer, names it instead of the file's name.
 
 Samples of a shard cannot be read one by one: a shard is read whole, checked against its checksums, and kept while there is room. Read in
 random order, many large shards are slow; HDF5 is made for that. Nothing is ever unpickled.
@@ -27,7 +27,7 @@ from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import canonical_json, new_hash
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
-from brim.data.nested import NestedSource, Recent, stand_in, with_lists
+from brim.data.nested import NestedSource, Recent, changed, gone, interrupts_held, stand_in, stored_id, with_lists
 from brim.data.nested_columns import FORMAT, Arrays, FlatBuffer, FlatSamples, Tally, samples_fingerprint
 from brim.data.structure import ID, PINNED, outline
 
@@ -68,7 +68,7 @@ def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples
 class NpzSource(NestedSource):
     """Samples of NPZ files. The fingerprint covers every id and every value, of files of one sample by the CRC-32 of each array."""
 
-    pickled = ("path", "_files", "_starts", "_is_flat", "_ids", "_fingerprint")
+    pickled = ("path", "_files", "_contents", "_starts", "_is_flat", "_ids", "_fingerprint")
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
         """
@@ -77,11 +77,13 @@ class NpzSource(NestedSource):
             DamagedError: A file is truncated, altered or of another version.
         """
         self.path, self._files = path, list(files)
+        self._contents: list[str] = []
         starts, flat, digests, ids = [0], list[bool](), list[NDArray[np.uint8]](), list[Ids]()
         for file in self._files:
             with _archive(file) as archive:
                 flat.append(_is_flat(archive))
                 digest, id = _flat_names(archive) if flat[-1] else _single_name(archive)
+                self._contents.append(archive.contents)
             digests.append(digest)
             ids.append(id)
             starts.append(starts[-1] + len(digest))
@@ -102,10 +104,10 @@ class NpzSource(NestedSource):
 
     def _measure(self) -> LengthCache:
         tally = Tally()
-        for file, flat in zip(self._files, self._is_flat, strict=True):
-            with _archive(file) as archive:
+        for number, flat in enumerate(self._is_flat):
+            with self._opened(number) as archive:
                 if flat:
-                    FlatSamples(_Heads(archive), str(file)).tally(tally)
+                    FlatSamples(_Heads(archive), str(archive.path)).tally(tally)
                 else:
                     parts = outline(_single(archive, archive.shape))
                     tally.add([parts.structure], np.zeros(1, np.int64), [np.array([parts.lengths], np.int64).reshape(1, -1)])
@@ -114,19 +116,22 @@ class NpzSource(NestedSource):
     def _read(self, row: int) -> dict[str, Any]:
         number = int(np.searchsorted(self._starts, row, side="right")) - 1
         if not self._is_flat[number]:
-            with _archive(self._files[number]) as archive:
+            with self._opened(number) as archive:
                 return {**_single(archive, archive.__getitem__), ID: self._ids[row]}
         shard: FlatSamples = self._here.setdefault("recent", Recent()).get(number, lambda: self._load(number))
         return {ID: self._ids[row], **shard.sample(row - int(self._starts[number]))}
 
     def _load(self, number: int) -> tuple[FlatSamples, int]:
-        file, count = self._files[number], int(self._starts[number + 1] - self._starts[number])
-        with _archive(file) as archive:
+        with self._opened(number) as archive:
             arrays: Arrays = {name: archive[name] for name in archive}
-        shard = FlatSamples(arrays, str(file))
-        if len(shard) != count:
-            raise DamagedError(f"{file} has {len(shard)} samples, and had {count} when it was opened; open the data set again")
-        return shard, sum(array.nbytes for array in arrays.values())
+        return FlatSamples(arrays, str(self._files[number])), sum(array.nbytes for array in arrays.values())
+
+    @contextmanager
+    def _opened(self, number: int) -> Generator["_Archive", None, None]:
+        with _archive(self._files[number]) as archive:
+            if archive.contents != self._contents[number]:
+                raise changed(archive.path)
+            yield archive
 
 
 class _Archive(Mapping[str, Any]):
@@ -138,6 +143,16 @@ class _Archive(Mapping[str, Any]):
         for name, member in self.members.items():
             if not member.filename.endswith(".npy"):
                 raise DataError(f"{path} is not an NPZ file: it holds {name!r}, which is not an array")
+
+    @property
+    def contents(self) -> str:
+        """A digest of the name, the checksum and the size of every array. None of them is read for it."""
+        hash = new_hash()
+        hash.update(canonical_json(self.parts()))
+        return hash.hexdigest()
+
+    def parts(self) -> list[tuple[str, int, int]]:
+        return sorted((name, member.CRC, member.file_size) for name, member in self.members.items())
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         with self._archive.open(self.members[name]) as file:
@@ -201,7 +216,7 @@ def _archive(path: Path) -> Generator[_Archive, None, None]:
     except BrimError:
         raise
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist any more; open the data set again") from None
+        raise gone(path) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, MemoryError):
         # All but the first are what zipfile and NumPy raise for heads that make no sense.
         raise DamagedError(f"{path} is not an NPZ file, or is cut off or altered; write or fetch it again") from None
@@ -223,11 +238,9 @@ def _flat_names(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
 
 
 def _single_name(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
-    id = _leaf(archive[ID]) if ID in archive else archive.path.stem
-    id = id.decode() if isinstance(id, bytes) else str(id)
-    arrays = sorted((name, member.CRC, member.file_size) for name, member in archive.members.items())
+    id = stored_id(_leaf(archive[ID]) if ID in archive else archive.path.stem, str(archive.path))
     hash = new_hash()
-    hash.update(canonical_json([id, arrays]))
+    hash.update(canonical_json([str(id), archive.parts()]))
     return np.frombuffer(bytes.fromhex(hash.hexdigest()), np.uint8)[None], Ids.of([id])
 
 
@@ -260,9 +273,14 @@ def _write(file: IO[bytes], buffer: FlatBuffer) -> None:
     columns = {"format": np.frombuffer(FORMAT.encode(), np.uint8), **buffer.id_columns(), **buffer.take()}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, column in columns.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980: equal samples give equal bytes
-            with archive.open(info, "w", force_zip64=column.nbytes >= LARGE) as member:
-                np.lib.format.write_array(member, column, allow_pickle=False)
+            with interrupts_held():  # between a member that is open and the block that closes it, the archive could not be closed
+                _add(archive, name, column)
+
+
+def _add(archive: zipfile.ZipFile, name: str, column: NDArray[Any]) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980: equal samples give equal bytes
+    with archive.open(info, "w", force_zip64=column.nbytes >= LARGE) as member:
+        np.lib.format.write_array(member, column, allow_pickle=False)
 
 
 def _is_ours(path: Path) -> bool:

@@ -18,7 +18,7 @@ from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
-from brim.data.nested import NestedSource, Recent, spot_digest
+from brim.data.nested import NestedSource, Recent, Stamp, changed, gone, spot_digest, stamp
 from brim.data.nested_arrow import StructColumn
 from brim.data.nested_columns import Tally
 from brim.data.structure import ID, Structure
@@ -32,16 +32,17 @@ class NestedParquetSource(NestedSource):
     The same rows under another compression or in other row groups have another.
     """
 
-    pickled = ("path", "_files", "_id_field", "_groups")
+    pickled = ("path", "_files", "_stamps", "_id_field", "_groups")
     _fingerprint: str | None = None
     _ids: Ids | None = None
 
     def __init__(self, path: Path, files: Sequence[Path], *, id_field: str | None = None) -> None:
         """
         Raises:
-            DataError: A file is not readable as Parquet, or has no column `id_field`.
+            DataError: A file is not readable as Parquet, has a column twice, or no column `id_field`.
         """
         self.path, self._files = path, list(files)
+        self._stamps: dict[int, Stamp] = {}
         self._id_field = self._named_by(id_field)
         self._groups = self._row_groups()
 
@@ -57,7 +58,9 @@ class NestedParquetSource(NestedSource):
     @property
     def fingerprint(self) -> str:
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(files=[spot_digest(file) for file in self._files], id_field=self._id_field)
+            self._fingerprint = fingerprint(
+                files=[spot_digest(file, self._stamps[number]) for number, file in enumerate(self._files)], id_field=self._id_field
+            )
         return self._fingerprint
 
     def _measure(self) -> LengthCache:
@@ -94,18 +97,33 @@ class NestedParquetSource(NestedSource):
         return first - next(start for start, other, _ in self._groups if other == file)
 
     def _decode(self, file: int, group: int, columns: list[str] | None) -> Any:
+        opened = self._opened(file)
         try:
-            return self._opened(file).read_row_group(group, columns=columns, use_threads=False)
+            table = opened.read_row_group(group, columns=columns, use_threads=False)
         except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+            self._check(file)
             raise unreadable(self._files[file], "Parquet", error) from None
+        self._check(file)
+        return table
+
+    def _check(self, file: int) -> None:
+        """A file that is written over while it is open has other rows where its row groups were."""
+        descriptor: int = self._here[f"handle {file}"].fileno()
+        if self._stamps.setdefault(file, stamp(descriptor)) != stamp(descriptor):
+            raise changed(self._files[file])
 
     def _opened(self, file: int) -> Any:
         here, name = self._here, f"file {file}"
         if name not in here:
+            arrow = need("pyarrow", extra="hf", user="brim.data.nested_parquet")
             parquet = need("pyarrow.parquet", extra="hf", user="brim.data.nested_parquet")
             try:
-                opened = parquet.ParquetFile(self._files[file], page_checksum_verification=True)
+                here[f"handle {file}"] = handle = arrow.OSFile(str(self._files[file]))
+                self._check(file)
+                opened = parquet.ParquetFile(handle, page_checksum_verification=True)
                 _ = opened.schema_arrow
+            except FileNotFoundError:
+                raise gone(self._files[file]) from None
             except (OSError, ValueError, NotImplementedError) as error:
                 raise unreadable(self._files[file], "Parquet", error) from None
             here[name] = opened
@@ -114,6 +132,10 @@ class NestedParquetSource(NestedSource):
     def _named_by(self, id_field: str | None) -> str | None:
         wanted = id_field or ID
         columns = [list(self._opened(file).schema_arrow.names) for file in range(len(self._files))]
+        for file, names in zip(self._files, columns, strict=True):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DataError(f"{file} has the column {twice!r} more than once; keys come once: rename or drop the others")
         without = [number for number, names in enumerate(columns) if wanted not in names]
         if id_field is None and len(without) == len(columns):
             return None
