@@ -49,7 +49,8 @@ class BucketSampler(PlanBatchSampler):
         by their paths (`plan.table.source["structures"]`, or `brim plan info --json`), and a path stands for everything below it.
 
         The data set is gone through once to measure it, unless it has a `table` (`measure_structures`). Rank and world
-        size are the launcher's unless given. Without `shuffle`, batches hold neighbours of one structure in the order of the data.
+        size are the launcher's unless given. Without `shuffle`, batches hold neighbours of one structure in the order of the data. Tell the
+        collate function of `pad_to_multiple` too.
 
         Raises:
             OptionError: Neither `batch_size` nor `token_budget` is given.
