@@ -61,7 +61,7 @@ def equal(first, second):
     return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
 
 
-@pytest.mark.parametrize(("num_workers", "context"), [(2, "fork"), (4, "fork"), (2, "spawn"), (4, "spawn"), (2, "forkserver")])
+@pytest.mark.parametrize(("num_workers", "context"), [(2, "fork"), (4, "fork"), (2, "spawn"), (4, "spawn")])
 def test_batches_do_not_depend_on_the_number_of_workers_or_how_they_are_started(path, num_workers, context):
     alone = loading(path)
     loader = loading(path, num_workers=num_workers, context=context)
