@@ -1,0 +1,1 @@
+"""The puzzle gym: a client for the server of chuk-puzzles-gym, and policies that play on it."""

@@ -1,0 +1,60 @@
+"""What a policy is asked, and what it answers. A policy is asked once per step and lane, and may take its time: lanes do not wait for each
+other unless it makes them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSpec:
+    """Which puzzle is played: the same three words give the same puzzle on every server."""
+
+    number: int
+    """Of the episode in its run, from 0."""
+    game: str
+    difficulty: str
+    seed: int
+
+    @property
+    def episode_id(self) -> str:
+        return f"{self.game}-{self.difficulty}-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A lane that waits for an action."""
+
+    episode: EpisodeSpec
+    step: int
+    """Actions taken in this episode so far."""
+    prompt: str
+    """The position in words: what a language model reads, and what samples are made of."""
+    observation: dict[str, Any]
+    """As the server sent it."""
+    actions: tuple[str, ...]
+    """Well-formed actions in this position, not all of them good; empty for games where they cannot be listed."""
+    hint: str | None = None
+    """The action that the server advises; only for policies that want it: hints cost."""
+    history: tuple[str, ...] = field(default=())
+    """The actions of this episode so far."""
+
+
+class Policy(Protocol):
+    """Chooses actions. The stream calls `begin` and `end` without waiting between the end of one episode and the beginning of the next."""
+
+    name: str
+    wants_hints: bool
+    """Whether a turn must carry the server's hint."""
+
+    def begin(self, episode: EpisodeSpec) -> None:
+        """A lane takes up an episode."""
+        ...
+
+    async def act(self, turn: Turn) -> str | None:
+        """The action, or None to give up."""
+        ...
+
+    def end(self, episode: EpisodeSpec) -> None:
+        """The episode is over, however it ended."""
+        ...
