@@ -2,6 +2,8 @@
 
     model/                  as transformers saves it: config, weights, tokenizer (with LoRA: the adapter)
     optimizer.safetensors   the moments of every weight, by name
+    buffer.brim             of a run that plays: what it remembers
+    window.brim             and what of it is being trained on
     state.json              position, step, options, fingerprints, random state, and a checksum of every file
 
 Nothing is pickled. The learning rate is a function of the step, and randomness of the seed and the microbatch, so the step and the seed
@@ -12,6 +14,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +51,8 @@ class Saved:
     schedule_steps: int
     base: str | None
     """With LoRA, the fingerprint of the weights below the adapters."""
+    online: dict[str, Any] | None = None
+    """Of a run that plays: where it is beside its position."""
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
@@ -61,8 +66,11 @@ def save_checkpoint(
     moments: "dict[str, Tensor]",
     tokenizer: Tokenizer,
     facts: dict[str, Any],
+    write_more: Callable[[Path], None],
 ) -> None:
     """`weights` are the model's, `moments` the optimizer's, both whole and by name; `facts` is all that `Saved` has.
+
+    `write_more` may put other files into the directory.
 
     Raises:
         BrimError: The disk is full or refuses; what was there before is as it was.
@@ -72,6 +80,7 @@ def save_checkpoint(
         with atomic_directory(path, replaces=lambda there: (there / STATE).exists()) as directory:
             save_model(directory / MODEL, model, weights, tokenizer)
             safetensors.save_file({**moments, RNG: torch.get_rng_state()}, directory / OPTIMIZER)
+            write_more(directory)
             files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
             sums = {str(file.relative_to(directory)): _digest(file) for file in files}
             state = {"format": FORMAT, **facts, "files": sums}
@@ -126,7 +135,9 @@ def load_saved(path: Path) -> Saved:
         if _digest(path / name) != expected:
             raise DamagedError(f"{path / name} is damaged (its checksum differs){_earlier(path)}")
     position = CheckpointPosition(**state["position"])
-    return Saved(path, state["config"], position, state["step"], state["tokens"], state["schedule_steps"], state["base"])
+    return Saved(
+        path, state["config"], position, state["step"], state["tokens"], state["schedule_steps"], state["base"], state.get("online")
+    )
 
 
 def facts(

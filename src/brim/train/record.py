@@ -52,7 +52,7 @@ def hold_output(output: Path) -> IO[bytes]:
     return file
 
 
-def begin_output(output: Path, config: SftConfig) -> None:
+def begin_output(output: Path, config: dict[str, Any]) -> None:
     """Write the options of a new run. One that ended before its first checkpoint is begun again.
 
     Raises:
@@ -61,7 +61,7 @@ def begin_output(output: Path, config: SftConfig) -> None:
     if (output / RUN).exists() and checkpoints(output):
         raise OptionError(f"{output} holds a run already; continue it with --resume, or choose another --output")
     with atomic_file(output / RUN) as file:
-        file.write(json.dumps({"format": RUN_FORMAT, "config": config.to_dict()}, indent=2).encode() + b"\n")
+        file.write(json.dumps({"format": RUN_FORMAT, "config": config}, indent=2).encode() + b"\n")
 
 
 def unbegin_output(output: Path) -> None:

@@ -1,48 +1,36 @@
 """Supervised fine-tuning that follows a plan.
 
-A step is the microbatches that the plan puts into it, over all ranks. Its loss is the sum over what is learned in them, divided by how
-many tokens that is: how the step was cut into microbatches, rows and ranks does not change the mathematics. A checkpoint is taken between
-steps and says which steps of the plan are done; a run that goes on from it, on any number of ranks, takes exactly the others.
+A step is the microbatches that the plan puts into it, over all ranks. A checkpoint is taken between steps and says which steps of the plan
+are done; a run that goes on from it, on any number of ranks, takes exactly the others.
 """
 
-import signal
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from brim.batch.torch import PlanLoader, TensorBatch, loader
-from brim.core.errors import BrimError, DataError, MismatchError, OptionError
+from brim.core.errors import DataError, MismatchError
 from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.data.token_store import TokenStore
-from brim.data.tokenizer import Tokenizer
 from brim.plan.plan import BatchPlan
+from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.config import SftConfig
-from brim.train.loss import SftLoss, choose_attention
-from brim.train.model import base_fingerprint, check_lengths, check_model, check_vocabulary, find_tokenizer, load_adapter, load_model
-from brim.train.optimizer import moments, restore_moments, whole
+from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
-from brim.train.ranks import Ranks, join_ranks, wrap
-from brim.train.record import Records, begin_output, hold_output, unbegin_output
+from brim.train.ranks import Ranks, join_ranks
+from brim.train.record import Records
 from brim.train.report import Ends, SftResult, StepReport
-from brim.train.repro import SCRIPT, save_repro
-from brim.train.schedule import learning_rate
-from brim.train.step import NotFiniteError, Stepper
+from brim.train.run import Run, find_source, silent
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 else:
     torch = need("torch", extra="train", user="brim.train")
-
-NAMED = 8
-"""How many samples an error names."""
 
 
 def train_sft(
@@ -85,45 +73,30 @@ def find_checkpoint(path: str | Path) -> Path:
     return found[-1]
 
 
-class SftRun:
-    """One run on one rank."""
+class SftRun(Run):
+    """One run of a plan on one rank."""
 
     def __init__(self, config: SftConfig, ranks: Ranks, saved: Saved | None = None, bar: Bar = no_bar) -> None:
         """Everything that can be refused is refused here, before the first step."""
-        self.config, self.ranks, self.output = config, ranks, Path(config.output)
-        self._stop = self._stopping = False
-        self._held: IO[bytes] | None = None
+        super().__init__(config, ranks)
         with self._claimed(new=saved is None):
-            loaded = _source(config, saved)
+            loaded = find_source(config, saved)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
-            self.tokenizer: Tokenizer = find_tokenizer(loaded, planned)
+            self.tokenizer = find_tokenizer(loaded, planned)
             self.prepared = self._prepare(bar)
             self.plan = self._stepped(self.prepared.plan, saved)
             _check_same_plan(self.plan, saved)
-            self.model: Any = self._load_model(loaded, saved)
-            self._wrap(saved)
+            self._load(loaded, saved)
+            self._check_fit()
+            self._wrap(saved, packed=self.plan.config.packing is not None, longest=int(self.plan.epochs.units.length.max()))
+            self.loader = self._loader(self.plan, self.prepared.store)
+            if saved is not None:
+                self.loader.load_state_dict(asdict(saved.position))
+            self._schedule(self._count_steps() if saved is None else saved.schedule_steps)
 
-    @contextmanager
-    def _claimed(self, *, new: bool) -> Generator[None, None, None]:
-        """One run to a directory; a run that never began leaves it free. All ranks begin, or none."""
-
-        def claim() -> None:
-            self._held = hold_output(self.output)
-            if new:
-                begin_output(self.output, self.config)
-
-        try:
-            self.ranks.together(lambda: claim() if self.ranks.is_main else None)
-        except BaseException:
-            self.close()
-            raise
-        try:
-            yield
-        except BaseException:
-            if new and self.ranks.is_main:
-                unbegin_output(self.output)
-            self.close()
-            raise
+    @property
+    def position(self) -> CheckpointPosition:
+        return self.loader.position
 
     def _prepare(self, bar: Bar) -> Prepared:
         """The main rank first: the others find what it wrote."""
@@ -138,38 +111,13 @@ class SftRun:
             return plan.with_step_size(step_size(self.config.tokens_per_step, plan.config.token_budget))
         return plan if plan.config.microbatches_per_step else plan.with_step_size(self.ranks.world_size)
 
-    def _load_model(self, source: SftConfig, saved: Saved | None) -> Any:
-        """`source` says where the weights are: in the model that was given, or in the checkpoint."""
-        if saved is not None and not self.config.lora_rank:
-            source = replace(source, model=str(saved.path / files.MODEL))
-        model = load_model(source, self.tokenizer)
-        self.base = base_fingerprint(model) if self.config.lora_rank else None
-        if saved is not None and self.config.lora_rank:
-            if self.base != saved.base:
-                raise MismatchError(f"{saved.path} has adapters for another model than what is in {self.config.model} now")
-            load_adapter(model, saved.path)
+    def _check_fit(self) -> None:
+        """The model knows every token, and has a position for the longest row."""
         prepared = self.prepared
         for plan, store in ((self.plan, prepared.store), (prepared.eval_plan, prepared.eval_store)):
             if plan is not None and store is not None:
-                check_lengths(plan, model, self.config.model)
-                check_vocabulary(store.tokens, model, self.config.model)
-        return model
-
-    def _wrap(self, saved: Saved | None) -> None:
-        config, packed = self.config, self.plan.config.packing is not None
-        self.model.to(self.ranks.device)
-        segments = choose_attention(self.model, config.attention, packed=packed, longest=int(self.plan.epochs.units.length.max()))
-        self.stepper = Stepper(wrap(SftLoss(self.model, segments), self.ranks, fsdp=config.fsdp), config, self.ranks)
-        self.loader = self._loader(self.plan, self.prepared.store)
-        self.step, self.tokens, self.steps = 0, 0, self._count_steps()
-        if saved is not None:
-            state = files.load_optimizer(saved.path)
-            torch.set_rng_state(state.pop(files.RNG))
-            restore_moments(self.stepper.optimizer, self.stepper.weights, state)
-            self.loader.load_state_dict(asdict(saved.position))
-            self.step, self.tokens, self.steps = saved.step, saved.tokens, saved.schedule_steps
-        warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.03 * self.steps))
-        self.rate = learning_rate(config.base_learning_rate, config.schedule, total=self.steps, warmup=warmup)
+                check_lengths(plan, self.model, self.config.model)
+                check_vocabulary(store.tokens, self.model, self.config.model)
 
     def _loader(self, plan: BatchPlan, store: TokenStore) -> PlanLoader:
         return loader(
@@ -194,16 +142,11 @@ class SftRun:
 
     def train(self, on_step: Callable[[StepReport], None] | None = None, on_message: Callable[[str], None] | None = None) -> SftResult:
         """Take the steps that are left."""
-        say = on_message or _silent
+        say = on_message or silent
         try:
             return self._train(on_step, say)
         finally:
             self.close()
-
-    def close(self) -> None:
-        """Let others into the output."""
-        if self._held is not None:
-            self._held.close()
 
     def _announce(self, say: Callable[[str], None]) -> None:
         """What a user would want to have been told."""
@@ -255,47 +198,6 @@ class SftRun:
         while self.step < self.steps and self.loader.epoch < self.epochs:
             yield from self.loader.steps()
 
-    def _take_step(self, batches: list[TensorBatch]) -> StepReport:
-        began = time.monotonic()
-        sums = [sum(values) for values in zip(*((b.num_loss_tokens, b.num_tokens, b.slots) for b in batches), strict=True)]
-        learned, tokens, slots, stopping = self.ranks.total([*sums, float(self._stop)])
-        self._stopping = stopping > 0
-        rate = self.rate(self.step)
-        try:
-            moved = self.stepper.take(batches, learned, rate)
-        except NotFiniteError as error:
-            self._refuse(error)
-        self.step += 1
-        self.tokens += int(tokens)
-        return StepReport(
-            step=self.step,
-            steps=self.steps,
-            epoch=batches[0].epoch,
-            loss=moved.loss,
-            learning_rate=rate,
-            grad_norm=moved.grad_norm,
-            tokens=int(tokens),
-            seconds=time.monotonic() - began,
-            fill=Fill(int(tokens), int(slots)),
-        )
-
-    def _refuse(self, error: NotFiniteError) -> NoReturn:
-        """A step that would ruin the weights was not taken: keep what did it. All ranks come here together."""
-        step, weights = self.step + 1, self._whole_weights()
-        what = f"the {error.what} of step {step} is not finite"
-        if not error.batches:
-            raise BrimError(f"{what}, on another rank; its error names the samples") from None
-        directory = self.output / f"not-finite-{step:08d}-rank{self.ranks.rank}"
-        save_repro(directory, self.config, self.model, weights, self.tokenizer, error.batches)
-        ids = [repr(id) for batch in error.batches for id in batch.ids]
-        named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
-        numbers = ", ".join(str(batch.index) for batch in error.batches)
-        found = files.checkpoints(self.output)
-        raise BrimError(
-            f"{what}: microbatch {numbers} of epoch {error.batches[0].epoch}, samples {named}. The step was not taken; run `python "
-            f"{directory / SCRIPT}` to see it again. The last checkpoint is {found[-1] if found else 'none yet'}"
-        ) from None
-
     def _evaluates(self, batch: TensorBatch) -> bool:
         if self.prepared.eval_plan is None:
             return False
@@ -317,71 +219,6 @@ class SftRun:
         loss, learned = self.ranks.total([loss, learned])
         return loss / max(learned, 1)
 
-    def save(self) -> None:
-        """A checkpoint of now. Either all ranks go on, or all raise."""
-        weights, optimizer = self._whole_weights(), moments(self.stepper.optimizer, self.stepper.weights)
-        facts = files.facts(
-            self.config.to_dict(),
-            self.loader.position,
-            step=self.step,
-            tokens=self.tokens,
-            schedule_steps=self.steps,
-            world_size=self.ranks.world_size,
-            learning_rate=self.rate(self.step),
-            tokenizer=self.tokenizer.fingerprint,
-            base=self.base,
-        )
-
-        def write() -> None:
-            path = files.checkpoint_path(self.output, self.step)
-            files.save_checkpoint(path, self.model, weights, optimizer, self.tokenizer, facts)
-            files.forget_old(self.output, self.config.keep)
-
-        self.ranks.together(lambda: write() if self.ranks.is_main else None)
-
-    def _whole_weights(self) -> "dict[str, Tensor]":
-        state = self.model.state_dict()
-        return {name: whole(value) for name, value in state.items()} if self.config.fsdp else state
-
-    def _finish(self, stopped: bool) -> Path:
-        """The trained model at the top of the output."""
-        last = files.checkpoint_path(self.output, self.step) / files.MODEL
-        if stopped:
-            return last
-        self.ranks.together(lambda: files.publish(last, self.output / files.MODEL) if self.ranks.is_main else None)
-        return self.output / files.MODEL
-
-    @contextmanager
-    def _signals(self, say: Callable[[str], None]) -> Generator[None, None, None]:
-        """SIGTERM and the first Ctrl-C end the run after the next step, with a checkpoint."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self._stop:
-                signal.default_int_handler(number, frame)
-            self._stop = True
-            say(f"{signal.Signals(number).name}: stopping soon, with a checkpoint")
-
-        try:
-            before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        except ValueError:  # not the main thread: signals are somebody else's
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _source(config: SftConfig, saved: Saved | None) -> SftConfig:
-    """Where model and tokenizer come from: as given, or from the checkpoint if the model has gone since; it holds all that is needed."""
-    try:
-        check_model(config.model)
-    except OptionError:
-        if saved is None or config.lora_rank:
-            raise
-        return replace(config, model=str(saved.path / files.MODEL))
-    return config
-
 
 def _check_same_plan(plan: BatchPlan, saved: Saved | None) -> None:
     if saved is not None and saved.position.fingerprint != plan.fingerprint:
@@ -389,7 +226,3 @@ def _check_same_plan(plan: BatchPlan, saved: Saved | None) -> None:
             f"{saved.path} belongs to another plan: it was made with {saved.position.fingerprint[:8]}.., this one is "
             f"{plan.fingerprint[:8]}..; resume with the plan and data of that run"
         )
-
-
-def _silent(_: str) -> None:
-    """Nobody listens."""
