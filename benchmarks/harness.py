@@ -27,7 +27,7 @@ RESULTS = ROOT / "bench-results"
 STAMP = ROOT / ".venv-bench" / "brim-bench.json"
 PACKAGES = (
     *("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "tokenizers", "torch", "pyarrow"),
-    *("accelerate", "datasets", "torchdata"),
+    *("accelerate", "datasets", "torchdata", "cpprb", "torchrl"),
 )
 
 

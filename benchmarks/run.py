@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from harness import RESULTS, print_table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("packing", "planning", "lengths", "analysis", "collation", "resume", "structure", "sft")
+NAMES = ("packing", "planning", "lengths", "analysis", "collation", "resume", "replay", "structure", "sft", "gym")
 SIZED = ("packing", "planning", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
 FULL = ("packing", "lengths")
@@ -161,6 +161,18 @@ def resume(tables: list[Table]) -> Iterator[Claim]:
     yield Claim("resume: the batch that an uninterrupted run has", f"{exact.count('yes')} of {len(exact)}", set(exact) == {"yes"})
 
 
+def replay(tables: list[Table]) -> Iterator[Claim]:
+    for n in (100_000, 1_000_000):
+        table = pick(tables, subject="replay", operation="sample and update", n=n)
+        yield times(f"replay, sample and update, {n:,} entries: not behind cpprb", line(table, "brim"), line(table, "cpprb"), 1)
+    for operation in ("sample", "update"):
+        table = pick(tables, subject="replay", operation=operation, n=100_000)
+        yield times(f"replay, {operation}, 100,000 entries: 100x chuk-lazarus", line(table, "brim"), line(table, "chuk-lazarus"), 100)
+    for what in ("saving", "loading"):
+        table = pick(tables, subject=what, n=100_000)
+        yield times(f"{what} a buffer of 100,000: 10x chuk-lazarus's JSON", line(table, "brim"), line(table, "chuk-lazarus, JSON"), 10)
+
+
 def structure(tables: list[Table]) -> Iterator[Claim]:
     table = pick(tables, subject="structure")
     old, new = line(table, "dummy stages"), line(table, "brim, token budget")
@@ -184,6 +196,14 @@ def sft(tables: list[Table]) -> Iterator[Claim]:
     yield faster("brim train sft, packed: not behind TRL's SFTTrainer (0.95x)", line(table, "brim train sft, packed"), trainer, 0.95)
 
 
+def gym(tables: list[Table]) -> Iterator[Claim]:
+    for servers in (1, 2):
+        found = line(pick(tables, servers=servers, lanes=64), "brim GymEpisodeStream")
+        share = found and found["of the limit %"]
+        claim = f"playing on {servers} puzzle server{'s' * (servers > 1)} over 64 lanes each: half of the limit"
+        yield Claim(claim, shown(share, "{:.0f}%"), share and share >= 50)
+
+
 def quickest(table: Table | None, name: str) -> Line | None:
     """The best of its variants."""
     return max((row for row in lines(table) if row["name"].startswith(name)), key=lambda row: row["tokens/s"], default=None)
@@ -199,7 +219,7 @@ def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Cl
 
 CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
     **{"packing": packing, "planning": planning, "lengths": lengths},
-    **{"analysis": analysis, "collation": collation, "resume": resume, "structure": structure, "sft": sft},
+    **{"analysis": analysis, "collation": collation, "resume": resume, "replay": replay, "structure": structure, "sft": sft, "gym": gym},
 }
 
 

@@ -96,6 +96,17 @@ FACTS = {
         "Choose sorted windows (brim plan build -b 16384)",
         "written: report.html",
     ],
+    "07_streaming.py": [
+        "stock-0000000: 499 tokens from offline data 'attempts'",
+        "reward 0.0, difficulty 0.3, status failure",
+        "400 samples, 115051 tokens",
+        "success rate 75%, mean reward 0.75",
+        "two epochs in two orders, every sample once in each",
+        "left out: {'filter': 100, 'too long': 9}",
+        "played again: source replay, replay_count 1",
+        "`for` and `async for` give the same samples in the same order",
+        "stopped after 123 samples, went on with the other 677: nothing repeated, nothing lost",
+    ],
 }
 
 

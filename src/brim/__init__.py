@@ -6,7 +6,7 @@ Names are loaded when they are first used, so `import brim` costs nothing and pu
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _HOMES = {
     "brim.core.errors": ("BrimError", "DamagedError", "DataError", "LengthError", "MismatchError", "MissingExtraError", "OptionError"),
@@ -44,6 +44,21 @@ _HOMES = {
     "brim.analyze.capacity": ("Capacity", "find_capacity"),
     "brim.analyze.plan_report": ("PlanReport", "create_plan_report"),
     "brim.analyze.report": ("BatchingEfficiencyReport", "create_efficiency_report"),
+    "brim.stream.sample": ("EpisodeStatus", "SampleSource", "StreamSample"),
+    "brim.stream.metrics": ("StreamMetrics",),
+    "brim.stream.protocols": ("AsyncSampleStream", "SampleStream", "StreamState"),
+    "brim.stream.offline": ("AsyncOfflineDatasetStream", "OfflineDatasetStream"),
+    "brim.stream.mock_gym": ("MockGymStream",),
+    "brim.stream.replay_config": ("BufferEvictionPolicy", "ReplayBufferConfig"),
+    "brim.stream.replay": ("ReplayBuffer",),
+    "brim.stream.curriculum": ("Curriculum", "CurriculumConfig"),
+    "brim.stream.window": ("RollingBatchPlanWindow", "WindowConfig"),
+    "brim.envs.puzzle.policies": ("HintPolicy", "RandomPolicy", "ScriptedPolicy"),
+    "brim.envs.puzzle.together": ("Together",),
+    "brim.envs.puzzle.server": ("PuzzleServer",),
+    "brim.stream.gym_config": ("GymConfig", "RewardConfig"),
+    "brim.stream.gym_episode": ("GymEpisode", "GymStep"),
+    "brim.stream.gym": ("GymEpisodeStream",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -85,6 +100,9 @@ if TYPE_CHECKING:
     from brim.data.sample import Sample
     from brim.data.structure import Structure, structure_of
     from brim.data.token_store import TokenStore
+    from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
+    from brim.envs.puzzle.server import PuzzleServer
+    from brim.envs.puzzle.together import Together
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
     from brim.plan.distributed import DistributedConfig, interleave_microbatches, shard_batch_plan
@@ -96,6 +114,18 @@ if TYPE_CHECKING:
     from brim.plan.plan import BatchPlan, BatchPlanBuilder
     from brim.plan.position import CheckpointPosition
     from brim.plan.sampler import BatchSpec, TokenBudgetBatchSampler
+    from brim.stream.curriculum import Curriculum, CurriculumConfig
+    from brim.stream.gym import GymEpisodeStream
+    from brim.stream.gym_config import GymConfig, RewardConfig
+    from brim.stream.gym_episode import GymEpisode, GymStep
+    from brim.stream.metrics import StreamMetrics
+    from brim.stream.mock_gym import MockGymStream
+    from brim.stream.offline import AsyncOfflineDatasetStream, OfflineDatasetStream
+    from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
+    from brim.stream.replay import ReplayBuffer
+    from brim.stream.replay_config import BufferEvictionPolicy, ReplayBufferConfig
+    from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
+    from brim.stream.window import RollingBatchPlanWindow, WindowConfig
 
 __all__ = [
     "BrimError",
@@ -172,4 +202,31 @@ __all__ = [
     "create_plan_report",
     "Capacity",
     "find_capacity",
+    "EpisodeStatus",
+    "SampleSource",
+    "StreamSample",
+    "StreamMetrics",
+    "AsyncSampleStream",
+    "SampleStream",
+    "StreamState",
+    "AsyncOfflineDatasetStream",
+    "OfflineDatasetStream",
+    "MockGymStream",
+    "BufferEvictionPolicy",
+    "ReplayBufferConfig",
+    "ReplayBuffer",
+    "Curriculum",
+    "CurriculumConfig",
+    "RollingBatchPlanWindow",
+    "WindowConfig",
+    "HintPolicy",
+    "RandomPolicy",
+    "ScriptedPolicy",
+    "Together",
+    "PuzzleServer",
+    "GymConfig",
+    "RewardConfig",
+    "GymEpisode",
+    "GymStep",
+    "GymEpisodeStream",
 ]

@@ -14,9 +14,10 @@ import traceback
 from pathlib import Path
 
 from brim.train.config import SftConfig
+from brim.train.online_config import OnlineConfig
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["brim.train.sft", "transformers.models.llama.modeling_llama"])
+CONTEXT.set_forkserver_preload(["brim.train.online", "transformers.models.llama.modeling_llama"])
 PATIENCE = 120
 
 
@@ -32,12 +33,16 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
     faulthandler.dump_traceback_later(PATIENCE - 30, exit=True)  # where it hangs, if it does
     import torch
 
+    from brim.train.online import train_online
     from brim.train.sft import find_checkpoint, train_sft
 
     torch.set_num_threads(1)
     checkpoint = find_checkpoint(resume) if resume is not None else None
     try:
-        result = train_sft(SftConfig.from_dict(config), resume=checkpoint)
+        if "sft" in config:
+            result = train_online(OnlineConfig.from_dict(config), resume=checkpoint).sft
+        else:
+            result = train_sft(SftConfig.from_dict(config), resume=checkpoint)
         Path(outcome).write_text(json.dumps({"taken": result.taken, "stopped": result.stopped, "loss": result.last_loss}))
     except Exception as error:
         Path(outcome).write_text(json.dumps({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}))
@@ -47,8 +52,8 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
 class World:
     """The ranks of one run."""
 
-    def __init__(self, config: SftConfig, world_size: int = 1, resume: str | None = None) -> None:
-        self.output = Path(config.output)
+    def __init__(self, config: SftConfig | OnlineConfig, world_size: int = 1, resume: str | None = None) -> None:
+        self.output = Path(config.sft.output if isinstance(config, OnlineConfig) else config.output)
         self.output.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.outcomes = [self.output.parent / f"outcome-{self.output.name}-{rank}.json" for rank in range(world_size)]

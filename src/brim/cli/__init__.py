@@ -41,6 +41,14 @@ TREE: Tree = {
             "distill": ("brim.cli.distill:distill", "Distill a learning algorithm into a model that learns in context."),
         },
     ),
+    "gym": (
+        "Play puzzles on a server.",
+        {
+            "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
+            "info": ("brim.cli.gym:info", "Show what can be played, and by whom."),
+            "serve": ("brim.cli.gym:serve", "Run a puzzle server."),
+        },
+    ),
     "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),
     "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),

@@ -36,6 +36,13 @@ TREE: Tree = {
             ),
         },
     ),
+    "gym": (
+        "Play puzzles on a server.",
+        {
+            "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
+            "info": ("brim.cli.gym:info", "Show what can be played, and by whom."),
+        },
+    ),
     "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
 }
 

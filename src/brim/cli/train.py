@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from brim.cli.online import ONLINE, online_config, online_options, resumed_config, run_online
 from brim.cli.planning import PLANNING, attention_option, config_from, overlaid, planning_options
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json
 from brim.data.format import RowFormat
@@ -72,6 +73,7 @@ def _targets(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 @click.option("--fsdp", is_flag=True, help="Shard the model over the ranks (FSDP2).")
 @click.option("--tensorboard/--no-tensorboard", default=True, show_default=True, help="Curves in OUTPUT/tensorboard.")
 @click.option("--record-samples", is_flag=True, help="Write which samples each step was trained on.")
+@online_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.pass_context
@@ -81,12 +83,15 @@ def sft(ctx: click.Context, **options: Any) -> None:
     Follows a plan exactly: every sample once an epoch, on any number of ranks. Killed and resumed, also on another number of ranks, it
     takes the steps that were left and no others.
 
+    With --online it plays puzzles on a server (brim gym serve), remembers what was solved, and trains on that; --data is remembered too.
+
     \b
     Examples:
       brim train sft --model tiny --data train.jsonl
       brim train sft --model DIR --data train.jsonl --batchplan plan/ --bf16 -o run/
       brim train sft --model DIR --data train.jsonl --pack --lora-rank 16 --eval-split 0.05
       brim train sft --resume run/
+      brim train sft --model tiny --online --gym-host localhost --gym-port 8023 --games nqueens
       torchrun --nproc-per-node 4 -m brim train sft --model DIR --data train.jsonl -b 16384 -o run/
 
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
@@ -95,25 +100,29 @@ def sft(ctx: click.Context, **options: Any) -> None:
 
     main, quiet = DistributedConfig.from_env().is_main, options["quiet"]
     given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    resume = None
+    resume, online = None, None
     if options["resume"] is not None:
         resume = find_checkpoint(options["resume"] or options["output"] or _latest_output())
-        config = _resumed(resume, options, given)
+        config, online = _resumed(resume, options, given)
     else:
         config = _config(options, given)
+        online = online_config(config, options, given) if options["online"] else None
+    if online is None and (useless := sorted(given & ONLINE)):
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect without --online")
     talk = main and not quiet
+    bar = counting_progress if talk else _no_bar()
     if talk:
         click.echo(f"{'resuming' if resume else 'writing'} {resume or config.output}", err=True)
-    with training_progress(quiet=not talk, every=config.log_every) as on_step:
-        result = train_sft(
-            config,
-            resume=resume,
-            on_step=on_step,
-            on_message=lambda text: click.echo(text, err=True),
-            bar=counting_progress if talk else _no_bar(),
-        )
+    more: dict[str, Any] = {}
+    if online is not None:
+        more = run_online(online, resume, talk=talk, bar=bar)
+        result = more.pop("result")
+    else:
+        with training_progress(quiet=not talk, every=config.log_every) as on_step:
+            result = train_sft(config, resume=resume, on_step=on_step, on_message=lambda text: click.echo(text, err=True), bar=bar)
     if main:
         facts = {
+            **more,
             "model": str(result.model),
             "steps": result.steps,
             "taken now": result.taken,
@@ -136,7 +145,7 @@ def _config(options: dict[str, Any], given: set[str]) -> Any:
     from brim.plan.config import BatchingConfig
     from brim.train.config import SftConfig
 
-    for name in ("model", "data"):
+    for name in ("model",) if options["online"] else ("model", "data"):
         if options[name] is None:
             raise click.UsageError(f"--{name} is missing")
     useless = sorted(given & (PLANNING - {"seed"})) if options["batchplan"] is not None else []
@@ -147,15 +156,19 @@ def _config(options: dict[str, Any], given: set[str]) -> Any:
         raise click.UsageError("--output is needed where several ranks run: each of them would look for a free name by itself")
     output = options["output"] or _new_output()
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
+    if options["online"]:  # nobody knows how many steps there will be, and what was played is not played again for nothing
+        values |= {"data": options["data"] or ""}
+        values |= {name: value for name, value in {"schedule": "constant", "save_every": 100}.items() if name not in given}
     return SftConfig(**values)
 
 
-def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> Any:
-    """The options of the run, and of the command line only those that were given."""
+def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> tuple[Any, Any]:
+    """The options of the run, and of the command line only those that were given. The second are those of a run that plays, or None."""
     from brim.train.checkpoint import load_saved
     from brim.train.config import SftConfig
 
-    config = SftConfig.from_dict(load_saved(checkpoint).config)
+    saved = load_saved(checkpoint)
+    config = SftConfig.from_dict(saved.config)
     values = {name: value for name, value in _plain(options).items() if name in given}
     if given & set(_ROWS):
         values["format"] = replace(config.format, **{name: options[name] for name in _ROWS if name in given})
@@ -164,7 +177,8 @@ def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> Any:
     if options["resume"] and options["output"] and Path(options["output"]).resolve() != checkpoint.parent.resolve():
         raise click.UsageError(f"a resumed run goes on where it is: leave out --output, or move {checkpoint.parent} first")
     values["output"] = str(checkpoint.parent)
-    return config.resumed(**values)
+    config = config.resumed(**values)
+    return config, resumed_config(saved.online["config"], config, options, given) if saved.online is not None else None
 
 
 def _planning(options: dict[str, Any]) -> dict[str, Any]:
@@ -172,8 +186,8 @@ def _planning(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    planning = PLANNING - {"seed"}
-    return {name: value for name, value in options.items() if name not in planning and name not in _ROWS and name not in _NOT_CONFIG}
+    unlike = {*(PLANNING - {"seed"}), *_ROWS, *_NOT_CONFIG, *ONLINE}
+    return {name: value for name, value in options.items() if name not in unlike}
 
 
 def _format(options: dict[str, Any]) -> RowFormat:

@@ -48,7 +48,9 @@ class StreamMetrics:
     """By how they ended."""
     success_by_difficulty: dict[str, Rate] = field(default_factory=lambda: {})
     """Of episodes."""
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    before: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
+    """Samples and episodes from before the clock was started: what `from_dict` brings back is not counted as speed."""
 
     def record(self, sample: StreamSample) -> None:
         """A sample was given out."""
@@ -67,7 +69,7 @@ class StreamMetrics:
 
     def record_episode(self, status: EpisodeStatus, difficulty: str | None = None) -> None:
         """An episode came to its end."""
-        self.episodes[status] = self.episodes.get(status, 0) + 1
+        self.episodes[status.value] = self.episodes.get(status.value, 0) + 1
         if difficulty is not None:
             self.success_by_difficulty.setdefault(difficulty, Rate()).add(status is EpisodeStatus.SUCCESS)
 
@@ -88,7 +90,7 @@ class StreamMetrics:
     def success_rate(self) -> float | None:
         """Of episodes; of samples, where no episode was counted."""
         if self.num_episodes:
-            return self.episodes.get(EpisodeStatus.SUCCESS, 0) / self.num_episodes
+            return self.episodes.get(EpisodeStatus.SUCCESS.value, 0) / self.num_episodes
         return self.success.ratio
 
     @property
@@ -105,11 +107,11 @@ class StreamMetrics:
 
     @property
     def samples_per_second(self) -> float:
-        return self.samples / max(time.monotonic() - self.began, 1e-9)
+        return (self.samples - self.before[0]) / max(time.monotonic() - self.began, 1e-9)
 
     @property
     def episodes_per_second(self) -> float:
-        return self.num_episodes / max(time.monotonic() - self.began, 1e-9)
+        return (self.num_episodes - self.before[1]) / max(time.monotonic() - self.began, 1e-9)
 
     def to_dict(self) -> dict[str, Any]:
         """The counts as JSON-like values, without the clock; `from_dict` is the inverse."""
@@ -133,6 +135,7 @@ class StreamMetrics:
         metrics.filtered, metrics.episodes = dict(values.get("filtered", {})), dict(values.get("episodes", {}))
         metrics.success = Rate(*values.get("success", (0, 0)))
         metrics.success_by_difficulty = {level: Rate(*pair) for level, pair in values.get("success_by_difficulty", {}).items()}
+        metrics.before = (metrics.samples, metrics.num_episodes)
         return metrics
 
 

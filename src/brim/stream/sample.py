@@ -6,8 +6,8 @@ are equal, and no fingerprint contains it: runs can be repeated, moments cannot.
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -84,14 +84,16 @@ class StreamSample:
         values["source"] = _member("source", self.source, SampleSource)
         if self.episode_status is not None:
             values["episode_status"] = _member("episode_status", self.episode_status, EpisodeStatus)
+        for name, kind, wanted, good in _SCALARS:
+            value = getattr(self, name)
+            if value is None and name not in _NEVER_NONE:
+                continue
+            if type(value) is not kind:
+                values[name] = value = _as(kind, value)
+            if not good(value):
+                raise DataError(f"sample {self.sample_id!r}: {name} is {getattr(self, name)!r}; it must be {wanted}")
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        if self.difficulty is not None and not 0 <= self.difficulty <= 1:
-            raise DataError(f"sample {self.sample_id!r}: difficulty is {self.difficulty}; it must lie between 0 and 1")
-        if not 0 <= self.priority < math.inf:
-            raise DataError(f"sample {self.sample_id!r}: priority is {self.priority}; it must be finite and not negative")
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise DataError(f"sample {self.sample_id!r}: reward is {self.reward}; it must be finite")
 
     @property
     def length(self) -> int:
@@ -118,11 +120,7 @@ class StreamSample:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-like values; `from_dict` is the inverse."""
-        values = asdict(self)
-        for name in ("input_ids", "loss_mask", "segment_ids"):
-            array: Any = getattr(self, name)
-            values[name] = None if array is None else array.tolist()
-        return values
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StreamSample":
@@ -146,6 +144,66 @@ class StreamSample:
         return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies are as immutable: arrays that were pickled could be written to."""
+        return (_made_again, (tuple(getattr(self, field.name) for field in fields(self)),))
+
+
+def _made_again(values: tuple[Any, ...]) -> StreamSample:
+    return StreamSample(**{field.name: value for field, value in zip(fields(StreamSample), values, strict=True)})
+
+
+def _as(kind: type[Any], value: Any) -> Any:
+    """Numbers from arrays become plain ones and integers real ones, if that is what is wanted; others stay, to be refused."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return float(plain) if kind is float and type(plain) is int else plain
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _real(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _share(value: Any) -> bool:
+    return type(value) is float and 0 <= value <= 1
+
+
+def _weight(value: Any) -> bool:
+    return type(value) is float and 0 <= value < math.inf
+
+
+_SCALARS: tuple[tuple[str, type[Any], str, Callable[[Any], bool]], ...] = (
+    ("dataset_id", str, "a string", _text),
+    ("timestamp", float, "a finite number", _real),
+    ("episode_id", str, "a string", _text),
+    ("step_index", int, "an integer that is not negative", _count),
+    ("total_steps", int, "an integer that is not negative", _count),
+    ("reward", float, "a finite number", _real),
+    ("difficulty", float, "a number between 0 and 1", _share),
+    ("success", bool, "true or false", _truth),
+    ("policy_version", int, "an integer that is not negative", _count),
+    ("replay_count", int, "an integer that is not negative", _count),
+    ("priority", float, "finite and not negative", _weight),
+)
+_NEVER_NONE = ("dataset_id", "timestamp", "replay_count", "priority")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 def _same(one: Any, other: Any) -> bool:

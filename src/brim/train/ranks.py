@@ -61,6 +61,14 @@ class Ranks:
         dist.all_reduce(tensor)
         return tensor.tolist()
 
+    def share(self, value: Result | None) -> Result:
+        """The main rank's value, on every rank."""
+        if not self.several:
+            return value  # pyright: ignore[reportReturnType]
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]  # pyright: ignore[reportReturnType]
+
     def together(self, work: Callable[[], Result]) -> Result:
         """Do something on every rank that may fail on some. Where one fails all raise, instead of waiting for it later."""
         error, result = None, None

@@ -25,6 +25,45 @@ class StepReport:
 
 
 @dataclass(frozen=True)
+class RoundReport:
+    """What one round of play was like, and what the memory was after it."""
+
+    round: int
+    step: int
+    """Optimizer steps before it."""
+    episodes: int
+    played: int
+    """By the model, to their end."""
+    solved: int
+    """Of these."""
+    solved_by_level: dict[str, tuple[int, int]]
+    guided: int
+    """Played by hints."""
+    guided_solved: int
+    errors: dict[str, int]
+    """Episodes that could not be played to their end, by type."""
+    filtered: dict[str, int]
+    """Actions that were not kept, by reason."""
+    samples: int
+    """Actions that were kept."""
+    buffer: int
+    """Actions in the memory."""
+    evicted: int
+    """From the memory, since the run began."""
+    target: float
+    """The difficulty that the next round is played at."""
+    window: int | None
+    """Actions that are trained on before the next round; None if there were too few."""
+    window_fingerprint: str | None
+    seconds: float
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the model."""
+        return self.solved / self.played if self.played else None
+
+
+@dataclass(frozen=True)
 class SftResult:
     """How a run ended."""
 

@@ -168,7 +168,7 @@ class Run:
         """A checkpoint of now. Either all ranks go on, or all raise."""
         weights, optimizer = self._whole_weights(), moments(self.stepper.optimizer, self.stepper.weights)
         facts = files.facts(
-            self._recorded(),
+            self.config.to_dict(),
             self.position,
             step=self.step,
             tokens=self.tokens,

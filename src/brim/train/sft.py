@@ -221,6 +221,8 @@ class SftRun(Run):
 
 
 def _check_same_plan(plan: BatchPlan, saved: Saved | None) -> None:
+    if saved is not None and saved.online is not None:
+        raise MismatchError(f"{saved.path} is of a run that plays; resume it with train_online, or `brim train sft --resume`")
     if saved is not None and saved.position.fingerprint != plan.fingerprint:
         raise MismatchError(
             f"{saved.path} belongs to another plan: it was made with {saved.position.fingerprint[:8]}.., this one is "

@@ -38,6 +38,8 @@ class Turn:
     """The action that the server advises; only for policies that want it: hints cost."""
     history: tuple[str, ...] = field(default=())
     """The actions of this episode so far."""
+    refused: bool = False
+    """Whether the last of them was."""
 
 
 class Policy(Protocol):

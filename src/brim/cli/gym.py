@@ -1,0 +1,309 @@
+"""`brim gym`: play on a puzzle server and keep the samples, look at what there is to play, start a server."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from brim.cli.gym_show import playing, show_words
+from brim.cli.show import json_option, show_facts, show_json
+from brim.envs.puzzle.errors import PuzzleError
+from brim.envs.puzzle.games import GAMES, LEVELS
+from brim.envs.puzzle.server import SERVER_TRANSPORTS, PuzzleServer, server_installed
+from brim.envs.puzzle.transport import TRANSPORTS, connect
+from brim.stream.gym_config import GymConfig
+from brim.stream.gym_episode import GymEpisode
+
+POLICIES = {
+    "hint": "does what the server advises",
+    "random": "any action that can be listed",
+    "scripted": "the actions of a file, --script: JSONL with game, difficulty, seed, actions",
+}
+_MOCK_ONLY = ("steps_per_episode", "success_rate")
+_REAL_ONLY = (
+    "host",
+    "port",
+    "transport",
+    "games",
+    "lanes",
+    "policy",
+    "script",
+    "max_steps",
+    "timeout",
+    "episode_timeout",
+    "retries",
+    "keep",
+)
+_DEFAULT = GymConfig()
+
+
+def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(name.strip() for name in value.split(","))
+
+
+@click.command()
+@click.option("-t", "--tokenizer", required=True, help="byte, gpt2, a tokenizer.json, a directory, or a hub name.")
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="Where the server runs.")
+@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Where it listens.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="What it speaks; auto finds out.")
+@click.option("--games", callback=_names, metavar="NAME,...", help="What is played.  [default: all that are quick to make]")
+@click.option("--difficulty-min", type=float, default=0.0, show_default=True, help="Easy is 0.3, medium 0.5, hard 0.7.")
+@click.option("--difficulty-max", type=float, default=1.0, show_default=True, help="Those within are played.")
+@click.option("-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
+@click.option("--lanes", type=int, default=_DEFAULT.lanes, show_default=True, help="Episodes played at once.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Who plays.")
+@click.option("--script", metavar="FILE", help="What the scripted policy plays.")
+@click.option("--max-steps", type=int, default=_DEFAULT.max_steps, show_default=True, help="An episode that is longer is a failure.")
+@click.option("--max-samples", type=click.IntRange(min=1), help="Stop after so many samples.")
+@click.option("--timeout", type=float, default=10.0, show_default=True, help="Seconds for a connection, and for a whole reply.")
+@click.option("--episode-timeout", type=float, default=_DEFAULT.episode_timeout, show_default=True, help="Seconds for an episode.")
+@click.option("--retries", type=int, default=_DEFAULT.max_retries, show_default=True, help="Of an episode whose connection failed.")
+@click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
+@click.option("--buffer-size", type=click.IntRange(min=1), default=100_000, show_default=True, help="Samples held; older ones give way.")
+@click.option("-o", "--output", metavar="FILE", help="Write the buffer: JSON if the name ends in .json, else binary.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Decides which puzzles are played.")
+@click.option("--mock", is_flag=True, help="Episodes that are made up; no server is needed.")
+@click.option("--steps-per-episode", type=int, default=5, show_default=True, help="Of made-up episodes.")
+@click.option("--success-rate", type=float, default=0.7, show_default=True, help="Of made-up episodes.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@json_option
+@click.pass_context
+def run(ctx: click.Context, **options: Any) -> None:
+    """Play puzzles, and make a training sample of every move.
+
+    Plays on a real server, many episodes at once, and shows how it goes. Every episode ends as success, failure, timeout or error, and is
+    counted. The samples can be written as a replay buffer.
+
+    \b
+    Examples:
+      brim gym run -t gpt2 --mock --num-episodes 10
+      brim gym run -t gpt2 --host localhost --port 8023
+      brim gym run -t byte --games lights,sudoku -n 1000 --lanes 32 --keep success -o buffer.brim
+      brim gym run -t byte --policy scripted --script moves.jsonl --difficulty-max 0.4
+
+    Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or there is no server.
+    """
+    from brim.data.tokenizer import load_tokenizer
+    from brim.stream.replay import ReplayBuffer
+
+    _refuse_useless(ctx, options)
+    stream = _mock(options) if options["mock"] else _real(options, load_tokenizer(options["tokenizer"]))
+    buffer = ReplayBuffer(max_size=options["buffer_size"], seed=options["seed"])
+    try:
+        with stream, playing(stream, episodes=options["num_episodes"], quiet=options["quiet"]) as each:
+            for count, sample in enumerate(stream, 1):
+                buffer.add(sample)
+                each()
+                if count == options["max_samples"]:
+                    break
+    except BaseException:
+        if options["output"] is not None and buffer.size:  # interrupted, and what was played is not lost
+            buffer.save(options["output"])
+            click.echo(f"wrote the {buffer.size} samples so far to {options['output']}", err=True)
+        raise
+    if options["output"] is not None:
+        buffer.save(options["output"])
+    facts = _facts(stream, buffer, options)
+    show_json(facts) if options["as_json"] else show_facts(_readable(facts))
+    ctx.exit(1 if facts["errors"] else 0)
+
+
+def _refuse_useless(ctx: click.Context, options: dict[str, Any]) -> None:
+    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    useless = sorted(given & set(_REAL_ONLY if options["mock"] else _MOCK_ONLY))
+    if useless:
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect {'with' if options['mock'] else 'without'} --mock")
+    if (options["script"] is not None) != (options["policy"] == "scripted"):
+        raise click.UsageError("--policy scripted and --script FILE go together")
+
+
+def _mock(options: dict[str, Any]) -> Any:
+    from brim.stream.mock_gym import MockGymStream
+
+    return MockGymStream(
+        options["tokenizer"],
+        num_episodes=options["num_episodes"],
+        steps_per_episode=options["steps_per_episode"],
+        difficulty_range=(options["difficulty_min"], options["difficulty_max"]),
+        success_rate=options["success_rate"],
+        seed=options["seed"],
+    )
+
+
+def _real(options: dict[str, Any], tokenizer: Any) -> Any:
+    from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
+    from brim.stream.gym import GymEpisodeStream
+
+    config = GymConfig(
+        host=options["host"],
+        port=options["port"],
+        transport=options["transport"],
+        games=options["games"],
+        difficulty_range=(options["difficulty_min"], options["difficulty_max"]),
+        lanes=options["lanes"],
+        max_steps=options["max_steps"],
+        connect_timeout=options["timeout"],
+        read_timeout=options["timeout"],
+        episode_timeout=options["episode_timeout"],
+        max_retries=options["retries"],
+        seed=options["seed"],
+    )
+    if options["policy"] == "scripted":
+        policy = ScriptedPolicy.load(options["script"])
+    else:
+        policy = RandomPolicy(options["seed"]) if options["policy"] == "random" else HintPolicy()
+    keep = _succeeded if options["keep"] == "success" else None
+    return GymEpisodeStream(config, tokenizer, policy, episodes=options["num_episodes"], keep=keep)
+
+
+def _succeeded(episode: GymEpisode) -> bool:
+    return episode.success
+
+
+def _facts(stream: Any, buffer: Any, options: dict[str, Any]) -> dict[str, Any]:
+    metrics = stream.metrics
+    return {
+        "episodes": metrics.num_episodes,
+        "by_status": {str(status): count for status, count in sorted(metrics.episodes.items())},
+        "success_rate": metrics.success_rate,
+        "success_by_difficulty": {
+            level: {"episodes": rate.of, "successes": rate.hits} for level, rate in sorted(metrics.success_by_difficulty.items())
+        },
+        "errors": dict(sorted(getattr(stream, "errors", {}).items())),
+        "samples": metrics.samples,
+        "tokens": metrics.tokens,
+        "mean_length": metrics.mean_length,
+        "mean_reward": metrics.mean_reward,
+        "filtered": dict(sorted(metrics.filtered.items())),
+        "episodes_per_second": metrics.episodes_per_second,
+        "samples_per_second": metrics.samples_per_second,
+        "buffer": {"size": buffer.size, "evicted": buffer.total_evicted},
+        "output": options["output"],
+    }
+
+
+def _readable(facts: dict[str, Any]) -> dict[str, Any]:
+    levels = {level: f"{rate['successes']}/{rate['episodes']}" for level, rate in facts["success_by_difficulty"].items()}
+    lines = {
+        "episodes": f"{facts['episodes']} ({_listed(facts['by_status'])})",
+        "success": "" if facts["success_rate"] is None else f"{facts['success_rate']:.1%}",
+        "by difficulty": _listed(levels),
+        "errors": _listed(facts["errors"]),
+        "samples": f"{facts['samples']}, {facts['tokens']} tokens",
+        "mean length": _rounded(facts["mean_length"]),
+        "mean reward": _rounded(facts["mean_reward"]),
+        "left out": _listed(facts["filtered"]),
+        "speed": f"{facts['episodes_per_second']:.1f} episodes/s, {facts['samples_per_second']:.1f} samples/s",
+        "buffer": f"{facts['buffer']['size']} samples, {facts['buffer']['evicted']} gave way",
+        "written": facts["output"],
+    }
+    return {name: value for name, value in lines.items() if value}
+
+
+def _listed(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _rounded(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+@click.command()
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="Ask this machine for a server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Ask this port for a server.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Ask in this way.")
+@click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds to wait for an answer.")
+@json_option
+@click.pass_context
+def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: float, as_json: bool) -> None:
+    """Show what can be played, by whom, and with which options.
+
+    A server is looked for only if --host or --port say where.
+
+    \b
+    Examples:
+      brim gym info
+      brim gym info --port 8023
+      brim gym info --json
+
+    Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
+    """
+    asked = any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port", "transport", "timeout"))
+    server = asyncio.run(_ask(host, port, transport, timeout)) if asked else None
+    games = [
+        {
+            "game": game.name,
+            "moves": list(game.moves),
+            "difficulties": list(LEVELS),
+            "playable": game.unplayable is None,
+            "by_default": game.unplayable is None and not game.slow,
+            "note": game.unplayable or ("a server may need long to make one" if game.slow else None),
+        }
+        for game in GAMES.values()
+    ]
+    facts = {"games": games, "policies": POLICIES, "defaults": asdict(_DEFAULT), "server_installed": server_installed(), "server": server}
+    if as_json:
+        show_json(facts)
+    else:
+        _show_info(facts, games)
+    ctx.exit(1 if server is not None and not server["answers"] else 0)
+
+
+def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
+    rows = [(game["game"], " | ".join(game["moves"]), _when(game)) for game in games]
+    show_words(("game", "moves", "played"), rows)
+    click.echo()
+    show_words(("policy", "what it does"), POLICIES.items())
+    click.echo()
+    defaults = {**facts["defaults"], "games": "all that are played by default", "rewards": _listed(facts["defaults"]["rewards"])}
+    show_words(("option", "default"), [(name, str(value)) for name, value in defaults.items()])
+    click.echo()
+    installed = "installed" if facts["server_installed"] else "not installed; run: pip install 'brim[gym]'"
+    server = facts["server"]
+    show_facts(
+        {
+            "server package": installed,
+            **({} if server is None else {f"{server['host']}:{server['port']}": server["error"] or f"answers, by {server['transport']}"}),
+        }
+    )
+
+
+def _when(game: dict[str, Any]) -> str:
+    return "never" if not game["playable"] else "by default" if game["by_default"] else "if named"
+
+
+async def _ask(host: str, port: int, transport: Any, timeout: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"host": host, "port": port, "answers": False, "transport": None, "error": None}
+    try:
+        connection = await connect(host, port, transport, deadline=asyncio.get_running_loop().time() + timeout)
+    except PuzzleError as error:
+        return {**found, "error": str(error)}
+    await connection.close()
+    return {**found, "answers": True, "transport": connection.name}
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 is any that is free.")
+@click.option("--transport", type=click.Choice(SERVER_TRANSPORTS), default="tcp", show_default=True, help="tcp is the fastest.")
+def serve(host: str, port: int, transport: Any) -> None:
+    """Run a puzzle server until it is interrupted.
+
+    The server is that of the package chuk-puzzles-gym, without its limit on the length of a session. It plays on one core; start several
+    on different ports for more.
+
+    \b
+    Examples:
+      brim gym serve
+      brim gym serve --port 8024 --transport telnet
+
+    Exit status: 130 interrupted, 2 it could not be started or ended by itself.
+    """
+    with PuzzleServer(transport, host, port) as server:
+        click.echo(f"{server.host}:{server.port}")
+        click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)
+        server.wait()
+        raise click.ClickException(f"the server ended by itself; it said: {server.output()[-500:].strip() or 'nothing'}")

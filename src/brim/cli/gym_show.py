@@ -1,0 +1,77 @@
+"""How playing looks: a table of the lanes that moves, or a line now and then where there is no terminal."""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+MOST_LANES = 16
+"""That are shown one by one."""
+
+
+def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of words: all columns begin on the left."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+@contextmanager
+def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[Callable[[], None], None, None]:
+    """Shows on stderr how a stream does; what is yielded is to be called after every sample."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield _lines(stream, episodes, quiet)
+        return
+    with Live(console=console, get_renderable=lambda: _table(stream, episodes), refresh_per_second=8, transient=True):
+        yield lambda: None
+
+
+def _lines(stream: Any, episodes: int, quiet: bool) -> Callable[[], None]:
+    """A line for each tenth of the episodes."""
+    told = 0
+
+    def each() -> None:
+        nonlocal told
+        tenths = 10 * stream.metrics.num_episodes // episodes
+        if tenths > told and not quiet:
+            told = tenths
+            click.echo(_line(stream, episodes), err=True)
+
+    return each
+
+
+def _line(stream: Any, episodes: int) -> str:
+    metrics = stream.metrics
+    success = "" if metrics.success_rate is None else f", {metrics.success_rate:.1%} solved"
+    return f"episode {metrics.num_episodes}/{episodes}, {metrics.episodes_per_second:.1f}/s{success}, {metrics.samples} samples"
+
+
+def _table(stream: Any, episodes: int) -> Table:
+    lanes = getattr(stream, "lanes", ())
+    table = Table(
+        box=None, pad_edge=False, title=_line(stream, episodes), title_justify="left", caption=_levels(stream), caption_justify="left"
+    )
+    for column in ("lane", "plays", "step", "done", "retries"):
+        table.add_column(column, justify="left" if column == "plays" else "right", min_width=24 if column == "plays" else None)
+    for lane in lanes[:MOST_LANES]:
+        plays = lane.episode.episode_id if lane.episode else "-"
+        table.add_row(str(lane.number), plays, str(lane.steps), str(lane.episodes), str(lane.retries) if lane.retries else "")
+    if len(lanes) > MOST_LANES:
+        rest = lanes[MOST_LANES:]
+        table.add_row(
+            "", f"and {len(rest)} more", "", str(sum(lane.episodes for lane in rest)), str(sum(lane.retries for lane in rest) or "")
+        )
+    return table
+
+
+def _levels(stream: Any) -> str:
+    rates = sorted(stream.metrics.success_by_difficulty.items())
+    errors = getattr(stream, "errors", {})
+    parts = [f"{level} {rate.hits}/{rate.of}" for level, rate in rates]
+    return "   ".join([*parts, *(f"{kind} {count}" for kind, count in sorted(errors.items()))])

@@ -1,0 +1,122 @@
+"""A difficulty that follows the success rate: up when a game has become easy, down when it is hopeless.
+
+Episodes are counted in blocks, and the target moves at most once per block. Nothing here is random but the choice of the next episodes'
+levels, which depends on the seed and the number of the episode alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brim.core.errors import DataError, MismatchError, OptionError, check_counts
+from brim.core.rng import raw_bits
+from brim.stream.sample import DIFFICULTIES
+
+FORMAT = "brim.curriculum/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """Where the target may go, and what moves it."""
+
+    lowest: float = 0.3
+    highest: float = 0.7
+    start: float | None = None
+    """The lowest if not given."""
+    raise_above: float = 0.75
+    """A block with a higher success rate raises the target."""
+    lower_below: float = 0.25
+    """One with a lower success rate lowers it."""
+    step: float = 0.05
+    block: int = 32
+    """Episodes that are judged together."""
+    width: float = 0.15
+    """How far from the target a sample is half as likely to be drawn."""
+    floor: float = 0.05
+    """How likely the farthest samples remain, beside those on the target: nothing is forgotten."""
+
+    def __post_init__(self) -> None:
+        check_counts(block=self.block)
+        if not 0 <= self.lowest <= self.highest <= 1:
+            raise OptionError(f"difficulties must have 0 <= lowest <= highest <= 1, got {self.lowest} and {self.highest}")
+        if self.start is not None and not self.lowest <= self.start <= self.highest:
+            raise OptionError(f"start must lie between {self.lowest} and {self.highest}, got {self.start}")
+        if not 0 <= self.lower_below < self.raise_above <= 1:
+            raise OptionError(f"lower_below must be less than raise_above, both in 0..1, got {self.lower_below} and {self.raise_above}")
+        for name in ("step", "width", "floor"):
+            if not 0 < getattr(self, name) <= 1:
+                raise OptionError(f"{name} must lie above 0 and not above 1, got {getattr(self, name)}")
+
+
+class Curriculum:
+    """The target, and how it came there.
+
+    Example:
+        >>> curriculum = Curriculum(block=2)
+        >>> curriculum.record_batch([True, True])
+        >>> round(curriculum.target, 2)
+        0.35
+    """
+
+    def __init__(self, config: CurriculumConfig | None = None, **options: Any) -> None:
+        if config is not None and options:
+            raise OptionError("give a CurriculumConfig or options, not both")
+        self.config = config or CurriculumConfig(**options)
+        self.target: float = self.config.lowest if self.config.start is None else self.config.start
+        self.wins = self.played = 0
+        """In the block that is under way."""
+
+    def record(self, success: bool) -> None:
+        """An episode at about the target ended."""
+        config = self.config
+        self.wins, self.played = self.wins + bool(success), self.played + 1
+        if self.played < config.block:
+            return
+        rate = self.wins / self.played
+        self.wins = self.played = 0
+        move = config.step if rate > config.raise_above else -config.step if rate < config.lower_below else 0.0
+        self.target = min(max(round(self.target + move, 9), config.lowest), config.highest)
+
+    def record_batch(self, successes: Sequence[bool]) -> None:
+        for success in successes:
+            self.record(success)
+
+    def weights(self, difficulties: ArrayLike) -> NDArray[np.float64]:
+        """How much likelier each sample is to be drawn: 1 on the target, half of it `width` away; 1 where nobody knows (NaN)."""
+        away = (np.asarray(difficulties, np.float64) - self.target) / self.config.width
+        near = np.exp2(-np.square(away))
+        return np.where(np.isnan(near), 1.0, np.maximum(near, self.config.floor))
+
+    def levels(self, numbers: Sequence[int], *, seed: int, known: Mapping[str, float] | None = None) -> list[str]:
+        """The level of each of some episodes, by its number: those on both sides of the target, the nearer one more often."""
+        inside = {level: at for level, at in (known or PLAYED).items() if self.config.lowest <= at <= self.config.highest}
+        if not inside:
+            raise OptionError(f"no level lies between the difficulties {self.config.lowest} and {self.config.highest}")
+        below = max((level for level in inside if inside[level] <= self.target), key=inside.__getitem__, default=None)
+        above = min((level for level in inside if inside[level] > self.target), key=inside.__getitem__, default=None)
+        if below is None or above is None:
+            return [below or above or ""] * len(numbers)
+        share = (self.target - inside[below]) / (inside[above] - inside[below])
+        drawn = [int(raw_bits(1, seed=seed, purpose="level", epoch=number)[0]) / 2**64 for number in numbers]
+        return [above if draw < share else below for draw in drawn]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "config": asdict(self.config), "target": self.target, "wins": self.wins, "played": self.played}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            MismatchError: The state belongs to a curriculum with other options.
+        """
+        if state.get("format") != FORMAT:
+            raise DataError(f"this is no state of a curriculum: its format is {state.get('format')!r}, not {FORMAT!r}")
+        if state["config"] != asdict(self.config):
+            raise MismatchError(f"this state belongs to another curriculum: {state['config']}, this one has {asdict(self.config)}")
+        self.target, self.wins, self.played = state["target"], state["wins"], state["played"]
+
+
+PLAYED = {level: DIFFICULTIES[level] for level in ("easy", "medium", "hard")}
+"""The levels that games have."""

@@ -1,0 +1,111 @@
+"""Options of a gym stream: where the server is, what is played, how long anything may take, what an episode is worth."""
+
+import math
+from dataclasses import dataclass, field, fields
+
+from brim.core.errors import OptionError, check_counts, one_of
+from brim.core.rng import raw_bits
+from brim.envs.puzzle.games import LEVELS, QUICK, game
+from brim.envs.puzzle.policy import EpisodeSpec
+from brim.envs.puzzle.transport import TRANSPORTS, TransportName
+from brim.stream.sample import DIFFICULTIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig:
+    """What an episode is worth. Only its end can add to it: whatever can be done again and again costs, so that nothing can be farmed."""
+
+    success: float = 1.0
+    """For the action that solves the puzzle."""
+    failure: float = 0.0
+    """For the action that loses it."""
+    step: float = -0.01
+    """For every action."""
+    invalid: float = -0.1
+    """For an action that the server refuses, and for one that is no move at all."""
+    hint: float = -0.05
+    """For every hint before the action."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if not math.isfinite(value):
+                raise OptionError(f"the reward {option.name} must be a finite number, got {value}")
+            if option.name != "success" and value > 0:
+                raise OptionError(f"the reward {option.name} must not be above 0, got {value}: it could be earned without solving anything")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymConfig:
+    """Which server, which puzzles, how many at once, and how long anything may take.
+
+    Example:
+        >>> config = GymConfig(games=("lights",), difficulty_range=(0.0, 0.4))
+        >>> config.episode(7).game, config.episode(7).difficulty
+        ('lights', 'easy')
+    """
+
+    host: str = "localhost"
+    port: int = 8023
+    transport: TransportName = "auto"
+    games: tuple[str, ...] | None = None
+    """None is all games that a server makes quickly. A game that is named twice comes twice as often."""
+    difficulty_range: tuple[float, float] = (0.0, 1.0)
+    """Easy is 0.3, medium 0.5, hard 0.7; those within are played."""
+    lanes: int = 8
+    """Episodes that are played at once, each over a connection of its own."""
+    max_steps: int = 200
+    """An episode that is not solved by then is a failure."""
+    connect_timeout: float = 10.0
+    """In seconds, as all times here."""
+    read_timeout: float = 30.0
+    """For a whole reply."""
+    episode_timeout: float = 300.0
+    """For an episode, with all reconnecting and all thinking of the policy."""
+    max_retries: int = 3
+    """How often an episode is taken up again after its connection failed."""
+    retry_delay: float = 1.0
+    """Before the first retry; it doubles with each one that follows."""
+    max_retry_delay: float = 30.0
+    seed: int = 42
+    """Decides which puzzles are played."""
+    rewards: RewardConfig = field(default_factory=RewardConfig)
+
+    def __post_init__(self) -> None:
+        one_of("transport", self.transport, TRANSPORTS)
+        check_counts(lanes=self.lanes, max_steps=self.max_steps, port=self.port)
+        if self.port > 65535:
+            raise OptionError(f"port must be at most 65535, got {self.port}")
+        if not self.host:
+            raise OptionError("host is empty; name a machine, such as localhost")
+        if self.max_retries < 0:
+            raise OptionError(f"max_retries must not be negative, got {self.max_retries}")
+        for name in ("connect_timeout", "read_timeout", "episode_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+        if not 0 <= self.retry_delay <= self.max_retry_delay < math.inf:
+            raise OptionError(f"retry_delay must lie between 0 and max_retry_delay ({self.max_retry_delay}), got {self.retry_delay}")
+        if self.games is not None:
+            object.__setattr__(self, "games", tuple(self.games))
+            if not self.games:
+                raise OptionError("games is empty; name some, or leave it out for all that are quick")
+            for name in self.games:
+                game(name)
+        low, high = self.difficulty_range
+        if not 0 <= low <= high <= 1:
+            raise OptionError(f"difficulty_range must be two numbers that rise between 0 and 1, got {self.difficulty_range}")
+        if not self.levels:
+            known = ", ".join(f"{level} {DIFFICULTIES[level]}" for level in LEVELS)
+            raise OptionError(f"no difficulty lies in {low}..{high}; there are: {known}")
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The difficulties that are played."""
+        low, high = self.difficulty_range
+        return tuple(level for level in LEVELS if low <= DIFFICULTIES[level] <= high)
+
+    def episode(self, number: int) -> EpisodeSpec:
+        """The `number`-th episode of a run: a function of the seed, the games and the difficulties alone."""
+        games = self.games or QUICK
+        which, how, seed = (int(word) for word in raw_bits(3, seed=self.seed, purpose="gym/episode", epoch=number))
+        return EpisodeSpec(number=number, game=games[which % len(games)], difficulty=self.levels[how % len(self.levels)], seed=seed >> 33)

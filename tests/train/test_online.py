@@ -1,0 +1,221 @@
+"""Runs that play on the real puzzle server."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from worlds import World, free_port, lines, trained, weights
+
+from brim.core.errors import BrimError, DataError, MismatchError, OptionError
+from brim.envs.puzzle.errors import ConnectionFailed
+from brim.envs.puzzle.server import PuzzleServer
+from brim.plan.config import BatchingConfig
+from brim.stream.gym_config import GymConfig
+from brim.stream.replay import ReplayBuffer
+from brim.train.online import OnlineHooks, train_online
+from brim.train.online_config import OnlineConfig
+from brim.train.sft import find_checkpoint, train_sft
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PuzzleServer() as running:
+        yield running
+
+
+@pytest.fixture
+def online(options, server):
+    """Options of a short run that plays; keywords change them."""
+
+    def make(name="run", *, sft=None, gym=None, **changes):
+        base = options(name, data="", schedule="constant", save_every=2, batching=BatchingConfig(token_budget=512), **(sft or {}))
+        where = {"host": server.host, "port": server.port, "games": ("lights",), "difficulty_range": (0.3, 0.3), "lanes": 4, "max_steps": 4}
+        playing = {"rounds": 3, "episodes_per_round": 6, "min_samples": 4, "window_microbatches": 4, "passes": 1}
+        return OnlineConfig(sft=base, gym=GymConfig(**{**where, **(gym or {})}), **{**playing, **changes})
+
+    return make
+
+
+def rounds(config):
+    """Without how long they took."""
+    return [{**line, "seconds": 0} for line in lines(Path(config.sft.output) / "rounds.jsonl")]
+
+
+def test_what_was_solved_is_remembered_drawn_and_trained_on(online):
+    config, reports, episodes = online(), [], []
+    result = train_online(config, hooks=OnlineHooks(on_round=reports.append, on_episode=episodes.append))
+    output = Path(config.sft.output)
+    assert [report.round for report in result.rounds] == [0, 1, 2]
+    assert [report.episodes for report in reports] == [6, 6, 6]
+    assert len(episodes) == 18
+    assert len({episode.spec.seed for episode in episodes}) == 18, "no puzzle comes twice"
+    solved = {episode.spec.number for episode in episodes if episode.success}
+    assert solved
+    for _, _, id in trained(output):
+        number = int(str(id).split("@")[1].split("/")[0])
+        assert number in solved
+    buffer = ReplayBuffer.load(find_checkpoint(output) / "buffer.brim")
+    assert len(buffer) == reports[-1].buffer == sum(len(e.steps) for e in episodes if e.success)
+    assert result.sft.model == output / "model"
+    assert result.sft.steps == len(lines(output / "log.jsonl"))
+
+
+def test_killed_at_any_moment_and_resumed_it_plays_and_learns_the_same(online):
+    """With -9, in the middle of a window: the same memory, the same windows, the same batches, the same weights."""
+    World(whole := online("whole")).wait()
+    config = online("killed")
+    world = World(config)
+    for step in (3, 6):
+        world.wait_for_step(step)
+        world.kill()
+        assert world.wait() == [{"error": "killed"}]
+        world = World(config, resume=config.sft.output)
+    assert "error" not in world.wait()[0]
+    expected, found = Path(whole.sft.output), Path(config.sft.output)
+    assert trained(found) == trained(expected)
+    assert rounds(config) == rounds(whole)
+    assert all(torch.equal(tensor, weights(found)[name]) for name, tensor in weights(expected).items())
+    ends = [find_checkpoint(output) for output in (expected, found)]
+    assert len({ReplayBuffer.load(end / "buffer.brim").snapshot().fingerprint for end in ends}) == 1
+    assert len({(end / "window.brim").read_bytes() for end in ends}) == 1
+
+
+def test_two_ranks_have_one_memory_and_learn_what_one_rank_learns(online):
+    batching = BatchingConfig(token_budget=512, microbatches_per_step=2)
+    one, two = (online(name, guided=1.0) for name in ("one", "two"))
+    one, two = (replace(config, sft=replace(config.sft, batching=batching)) for config in (one, two))
+    assert "error" not in World(one, 1).wait()[0]
+    assert [outcome.get("error") for outcome in World(two, 2).wait()] == [None, None]
+    assert sorted(trained(Path(two.sft.output))) == sorted(trained(Path(one.sft.output)))
+    assert rounds(two) == rounds(one)
+    expected, found = weights(Path(one.sft.output)), weights(Path(two.sft.output))
+    assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-5
+
+
+def test_a_small_model_comes_to_solve_puzzles_it_has_never_seen(online, tmp_path):
+    """Lights Out: three presses of 25 in any order. A model that learned nothing, or from the wrong actions, stays where it began."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(tmp_path / "model")
+    changes = {"rounds": 4, "episodes_per_round": 64, "guided": 0.6, "temperature": 0.5, "window_microbatches": 128, "passes": 14}
+    sft = {"model": str(tmp_path / "model"), "tokenizer": "byte", "learning_rate": 3e-3, "warmup_steps": 50}
+    config = online(sft=sft, gym={"lanes": 16, "max_steps": 5}, **changes)
+    config = replace(config, sft=replace(config.sft, save_every=None, record_samples=False, max_steps=1000))
+    assert "error" not in World(config).wait()[0]
+    rates = [played["solved"] / played["played"] for played in rounds(config)]
+    print("success of the model, by round:", rates)
+    assert rates[0] <= 0.1
+    assert rates[-1] >= 0.3
+
+
+@pytest.mark.parametrize("moment", ["playing", "training"])
+def test_a_signal_ends_it_with_a_checkpoint_that_goes_on(online, moment):
+    config, seen = online("stopped"), []
+
+    def interrupt(report):
+        seen.append(report)
+        if len(seen) == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    hooks = OnlineHooks(on_episode=interrupt) if moment == "playing" else OnlineHooks(on_step=interrupt)
+    result = train_online(config, hooks=hooks)
+    assert result.sft.stopped
+    assert len(seen) == (4 if moment == "playing" else 5), "an episode is given up with its round, a step is followed by one more"
+    train_online(config, resume=find_checkpoint(config.sft.output))
+    whole = online("whole")
+    train_online(whole)
+    assert trained(Path(config.sft.output)) == trained(Path(whole.sft.output))
+    assert rounds(config) == rounds(whole)
+
+
+def test_data_is_remembered_from_the_start(online, small):
+    config = online(sft={"model": str(small / "model")}, rounds=1, window_microbatches=100)
+    config = replace(config, sft=replace(config.sft, data=str(small / "train.jsonl"), batching=BatchingConfig(token_budget=2048)))
+    result = train_online(config)
+    ids = {id for _, _, id in trained(Path(config.sft.output))}
+    expected = {json.loads(line)["id"] for line in (small / "train.jsonl").read_text().splitlines()}
+    assert expected <= ids
+    assert result.rounds[0].buffer == len(expected) + result.rounds[0].samples
+
+
+def test_actions_of_the_model_are_forgotten_when_they_are_too_old(online):
+    config = online(guided=0.0, learn_from="all", max_staleness=1, rounds=3)
+    result = train_online(config)
+    buffer = ReplayBuffer.load(find_checkpoint(config.sft.output) / "buffer.brim")
+    assert min(buffer.snapshot().policy_version) >= result.rounds[-1].step - 1
+    assert result.rounds[-1].evicted > 0
+    kept = train_online(replace(config, max_staleness=None, sft=replace(config.sft, output=config.sft.output + "-kept")))
+    assert kept.rounds[-1].evicted == 0
+
+
+@pytest.mark.parametrize(("priority", "field"), [("reward", "reward"), ("difficulty", "difficulty")])
+def test_what_has_priority_is_trained_on_more_often(online, tmp_path, priority, field):
+    rows = [{"id": f"{field}-{high}-{n}", "prompt": "p", "response": "r" * 8, field: high} for n in range(40) for high in (0.3, 0.7)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = {}
+    for name in ("none", priority):
+        config = online(name, priority=name, window_microbatches=2, rounds=1)
+        train_online(replace(config, sft=replace(config.sft, data=str(tmp_path / "rows.jsonl"))))
+        ids = [str(id) for _, _, id in trained(Path(config.sft.output))]
+        found[name] = sum("0.7" in id for id in ids) - sum("0.3" in id for id in ids)
+    assert found["reward"] > found["none"] if priority == "reward" else found["difficulty"] < found["none"], found
+
+
+def test_without_a_server_there_is_one_line_and_no_run(online, tmp_path):
+    config = online(gym={"port": free_port(), "connect_timeout": 0.5, "retry_delay": 0.01, "max_retries": 1})
+    with pytest.raises(ConnectionFailed, match="brim gym serve"):
+        train_online(config)
+    assert not list(Path(config.sft.output).glob("checkpoint-*"))
+
+
+def test_rounds_without_anything_solved_are_played_and_end_with_advice(online):
+    config = online(guided=0.0, rounds=2, gym={"max_steps": 1})
+    with pytest.raises(DataError, match="nothing was learned.*--guided"):
+        train_online(config)
+
+
+def test_a_run_that_plays_and_one_that_does_not_are_not_resumed_as_each_other(online, options):
+    config = online(rounds=1, guided=1.0)
+    train_online(config)
+    plain = options("plain", max_steps=2)
+    train_sft(plain)
+    with pytest.raises(MismatchError, match="does not play"):
+        train_online(config, resume=find_checkpoint(plain.output))
+    with pytest.raises(MismatchError, match="plays"):
+        train_sft(replace(plain, output=config.sft.output), resume=find_checkpoint(config.sft.output))
+
+
+def test_more_rounds_and_another_server_may_be_asked_for_on_resume_and_nothing_else(online):
+    config = online()
+    longer = config.resumed(config.sft, {"port": 1234}, {"rounds": 9})
+    assert (longer.rounds, longer.gym.port) == (9, 1234)
+    with pytest.raises(MismatchError, match=r"guided \(0.5 -> 0.1\)"):
+        config.resumed(config.sft, {}, {"guided": 0.1})
+    with pytest.raises(MismatchError, match="games"):
+        config.resumed(config.sft, {"games": ("sudoku",)}, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"guided": 1.5}, "guided must lie between"),
+        ({"temperature": -1.0}, "temperature must not be negative"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+        ({"learn_from": "failure"}, "learn_from must be one of"),
+        ({"sft": {"epochs": 3}}, "epochs has no meaning for a run that plays"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(online, changes, message):
+    with pytest.raises(OptionError, match=message):
+        online(**changes)
+
+
+def test_options_survive_their_file(online):
+    config = online(guided=0.25, gym={"difficulty_range": (0.3, 0.5)})
+    assert OnlineConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert issubclass(ConnectionFailed, BrimError)
