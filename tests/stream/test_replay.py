@@ -190,15 +190,27 @@ def test_without_replacement_all_differ_and_zeros_come_last(priorities, data):
     assert sorted(drawn, key=lambda priority: priority == 0) == drawn
     assert np.isfinite(draw.weights).all()
     assert buffer.snapshot().priorities.tolist() == priorities
-    assert buffer.state().weights.tolist() == priorities  # nothing that was set aside while drawing is lost
+    assert buffer.state().weights.tolist() == priorities
 
 
 def test_a_few_that_have_nearly_all_the_weight_do_not_keep_the_others_from_being_drawn():
     buffer = ReplayBuffer(max_size=3000, priority_alpha=1.0)
     buffer.add_batch(numbered(3000), 100.0 ** -np.minimum(np.arange(3000), 60))
-    draw = buffer.sample(200)
-    assert len(set(draw.keys.tolist())) == 200
-    assert {f"s{i}" for i in range(20)} <= set(draw.sample_ids)
+    before = buffer.state().weights.tolist()
+    for _ in range(2):
+        draw = buffer.sample(200)
+        assert len(set(draw.keys.tolist())) == 200
+        assert {f"s{i}" for i in range(20)} <= set(draw.sample_ids)
+        assert buffer.state().weights.tolist() == before  # nothing that was set aside while drawing is lost
+
+
+def test_a_few_positive_priorities_come_first_and_then_anyone():
+    buffer = ReplayBuffer(max_size=100, priority_alpha=1.0)
+    buffer.add_batch(numbered(100), [*[1.0] * 3, *[0.0] * 97])
+    drawn = [buffer.sample(10).sample_ids for _ in range(200)]
+    assert all({"s0", "s1", "s2"} == set(some[:3]) for some in drawn)
+    assert {id for some in drawn for id in some} == {f"s{i}" for i in range(100)}
+    assert buffer.state().weights.sum() == 3.0
 
 
 def test_when_all_priorities_are_zero_draws_are_uniform():

@@ -204,7 +204,7 @@ def test_ids_that_come_twice_in_the_buffer_stay_two_samples():
 def test_too_few_and_too_long_samples_are_refused_and_damage_is_noticed(tmp_path):
     with pytest.raises(DataError, match="needs 100 samples, there are 20 to choose from"):
         rolling(filled(20), min_samples=100).build_next_window()
-    with pytest.raises(LengthError, match="do not fit|does not fit"):
+    with pytest.raises(LengthError, match=r"do not fit|does not fit"):
         rolling(filled(3, length=80)).build_next_window()
     plans = rolling(filled(20))
     plans.build_next_window()

@@ -125,7 +125,7 @@ def test_a_signal_ends_it_with_a_checkpoint_that_goes_on(online, moment):
     hooks = OnlineHooks(on_episode=interrupt) if moment == "playing" else OnlineHooks(on_step=interrupt)
     result = train_online(config, hooks=hooks)
     assert result.sft.stopped
-    assert len(seen) == (4 if moment == "playing" else 5), "an episode is given up with its round, a step is followed by one more"
+    assert len(seen) in ((4,) if moment == "playing" else (4, 5)), "a round is given up, a step is taken to its end"
     train_online(config, resume=find_checkpoint(config.sft.output))
     whole = online("whole")
     train_online(whole)
@@ -155,15 +155,16 @@ def test_actions_of_the_model_are_forgotten_when_they_are_too_old(online):
 
 @pytest.mark.parametrize(("priority", "field"), [("reward", "reward"), ("difficulty", "difficulty")])
 def test_what_has_priority_is_trained_on_more_often(online, tmp_path, priority, field):
-    rows = [{"id": f"{field}-{high}-{n}", "prompt": "p", "response": "r" * 8, field: high} for n in range(40) for high in (0.3, 0.7)]
+    low, high = (0.0, 20.0) if priority == "reward" else (0.7, 0.3)  # play begins on the easy side
+    rows = [{"id": f"{n}-{value}", "prompt": "p", "response": "r" * 8, field: value} for n in range(40) for value in (low, high)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = {}
     for name in ("none", priority):
         config = online(name, priority=name, window_microbatches=2, rounds=1)
         train_online(replace(config, sft=replace(config.sft, data=str(tmp_path / "rows.jsonl"))))
         ids = [str(id) for _, _, id in trained(Path(config.sft.output))]
-        found[name] = sum("0.7" in id for id in ids) - sum("0.3" in id for id in ids)
-    assert found["reward"] > found["none"] if priority == "reward" else found["difficulty"] < found["none"], found
+        found[name] = sum(id.endswith(f"-{high}") for id in ids) - sum(id.endswith(f"-{low}") for id in ids)
+    assert found[priority] > found["none"] + 10, found
 
 
 def test_without_a_server_there_is_one_line_and_no_run(online, tmp_path):
@@ -175,7 +176,7 @@ def test_without_a_server_there_is_one_line_and_no_run(online, tmp_path):
 
 def test_rounds_without_anything_solved_are_played_and_end_with_advice(online):
     config = online(guided=0.0, rounds=2, gym={"max_steps": 1})
-    with pytest.raises(DataError, match="nothing was learned.*--guided"):
+    with pytest.raises(DataError, match=r"nothing was learned.*--guided"):
         train_online(config)
 
 

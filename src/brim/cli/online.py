@@ -35,6 +35,9 @@ PLAYING = (
     "priority",
 )
 
+PATIENCE = 64
+"""Actions after which an episode of a model that learns is given up: enough for hints to solve easy puzzles."""
+
 ONLINE = {"online", "difficulty_min", "difficulty_max", *GYM, *PLAYING}
 
 
@@ -53,7 +56,7 @@ def online_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--difficulty-min", type=float, help="Easy is 0.3, medium 0.5, hard 0.7.  [default: 0]"),
         click.option("--difficulty-max", type=float, help="Play rises to it with success.  [default: 1]"),
         click.option("--lanes", type=int, help="Episodes that are played at once.  [default: 8]"),
-        click.option("--max-episode-steps", type=int, help="Actions of an episode, at most.  [default: 200]"),
+        click.option("--max-episode-steps", type=int, help=f"Actions of an episode, at most.  [default: {PATIENCE}]"),
         click.option("--rounds", type=int, help="Times to play and then train.  [default: 20]"),
         click.option("--episodes-per-round", type=int, help="[default: 64]"),
         click.option("--guided", type=float, help="The share of episodes that hints play, to learn from.  [default: 0.5]"),
@@ -78,7 +81,7 @@ def online_config(sft: Any, options: dict[str, Any], given: set[str]) -> Any:
     from brim.train.online_config import OnlineConfig
 
     gym, playing = _split(options, given)
-    return OnlineConfig(sft=sft, gym=GymConfig(seed=sft.seed, **gym), **playing)
+    return OnlineConfig(sft=sft, gym=GymConfig(**{"max_steps": PATIENCE, "seed": sft.seed, **gym}), **playing)
 
 
 def resumed_config(before: dict[str, Any], sft: Any, options: dict[str, Any], given: set[str]) -> Any:

@@ -44,7 +44,11 @@ def _targets(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 @click.option("--max-steps", type=int, help="Stop after so many optimizer steps.")
 @click.option("--learning-rate", "--lr", type=float, help="[default: 2e-5; with LoRA 2e-4; for tiny 1e-3]")
 @click.option(
-    "--schedule", type=click.Choice(["cosine", "linear", "constant"]), default="cosine", show_default=True, help="Of the learning rate."
+    "--schedule",
+    type=click.Choice(["cosine", "linear", "constant"]),
+    default="cosine",
+    show_default=True,
+    help="Of the learning rate; constant with --online.",
 )
 @click.option("--warmup-steps", type=int, help="Steps of rising learning rate.  [default: 3% of all]")
 @click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Of matrices; vectors do not decay.")
@@ -60,7 +64,13 @@ def _targets(ctx: click.Context, param: click.Parameter, value: str | None) -> t
 @click.option("--eval-data", metavar="PATH", help="Evaluate on this data.")
 @click.option("--eval-split", type=float, default=0.0, show_default=True, help="Or hold out this share of the data.")
 @click.option("--eval-every", type=int, help="In steps.  [default: at the end of every epoch]")
-@click.option("--save-every", type=int, default=500, show_default=True, help="Steps between checkpoints; one is always taken at the end.")
+@click.option(
+    "--save-every",
+    type=int,
+    default=500,
+    show_default=True,
+    help="Steps between checkpoints, 100 with --online; one is always taken at the end.",
+)
 @click.option("--keep", type=int, default=2, show_default=True, help="How many checkpoints stay.")
 @click.option("--log-every", type=int, default=10, show_default=True, help="Steps between points of the curves.")
 @click.option(

@@ -17,7 +17,7 @@ from typing import Any
 
 from brim.batch.torch import PlanLoader, TensorBatch, loader
 from brim.core.atomic import atomic_file
-from brim.core.errors import DataError, LengthError, MismatchError
+from brim.core.errors import LONGEST, DataError, LengthError, MismatchError
 from brim.core.fill import Fill
 from brim.data.encode import identity
 from brim.data.format import RowFormat
@@ -30,7 +30,7 @@ from brim.stream.replay import ReplayBuffer
 from brim.stream.window import RollingBatchPlanWindow
 from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
-from brim.train.model import check_vocabulary, find_tokenizer
+from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.online_config import OnlineConfig
 from brim.train.play import Round, play_round
 from brim.train.policy import ModelPolicy
@@ -91,7 +91,6 @@ class OnlineRun(Run):
             loaded = find_source(config.sft, saved)
             self.tokenizer = find_tokenizer(loaded, None)
             self._load(loaded, saved)
-            self._check_positions()
             state = {} if saved is None else saved.online or {}
             self.step_size: int = state["microbatches_per_step"] if saved is not None else self._step_size()
             self.curriculum = Curriculum(config.curriculum)
@@ -103,8 +102,8 @@ class OnlineRun(Run):
                 tokenizer_hash=identity(self.tokenizer, RowFormat(shape="prompt").layout({"prompt": "", "response": ""})),
                 curriculum=self.curriculum if config.priority == "difficulty" else None,
             )
-            batching = config.sft.batching
-            self._wrap(saved, packed=batching.packing is not None, longest=batching.limit)
+            self.longest = min(config.sft.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
+            self._wrap(saved, packed=config.sft.batching.packing is not None, longest=self.longest)
             steps = config.passes * -(-config.window_microbatches // self.step_size)
             self._schedule(config.sft.max_steps or config.rounds * steps)
             if saved is None:
@@ -119,27 +118,23 @@ class OnlineRun(Run):
             return step_size(tokens, batching.token_budget)
         return batching.microbatches_per_step or self.ranks.world_size
 
-    def _check_positions(self) -> None:
-        most, longest = getattr(self.model.config, "max_position_embeddings", None), self.config.batching.limit
-        if most is not None and longest > most:
-            raise LengthError(
-                f"samples may be {longest} tokens long, the model {self.config.model} has {most} positions; play with --overflow-max {most}"
-            )
-
     def _remember_data(self, bar: Bar) -> None:
         """What `data` holds is in the memory from the start."""
         if not self.config.data:
             return
-        stream = OfflineDatasetStream(self.config.data, self.tokenizer, format=self.config.format, max_length=self._longest())
+        most = self.longest if self.config.batching.overflow == "skip" else None
+        stream = OfflineDatasetStream(self.config.data, self.tokenizer, format=self.config.format, max_length=most)
         total = stream.count_samples()
         with bar("reading") as progress:
             for done, sample in enumerate(stream, 1):
                 check_vocabulary(sample.input_ids, self.model, self.config.model)
+                if self.config.batching.overflow == "error" and sample.length > self.longest:
+                    raise LengthError(
+                        f"sample {sample.sample_id!r} of {self.config.data} has {sample.length} tokens, {self.longest} fit the budget and "
+                        "the model; say what to do with long samples: --overflow truncate, split or skip"
+                    )
                 self.buffer.add(sample)
                 progress(done, total)
-
-    def _longest(self) -> int | None:
-        return self.config.batching.limit if self.config.batching.overflow == "skip" else None
 
     def _restore(self, saved: Saved, state: dict[str, Any]) -> None:
         self.round = state["round"]
@@ -231,6 +226,7 @@ class OnlineRun(Run):
                 number=self.round,
                 version=self.step,
                 on_episode=hooks.on_episode or _unheard,
+                longest=self.longest,
                 stop=lambda: self._stop,
             )
 
@@ -257,11 +253,12 @@ class OnlineRun(Run):
             self.buffer.evict_older_than(self.step - self.online.max_staleness)
         self.buffer.add_batch(played.samples)
         if self.online.priority == "reward":
-            self.buffer.update_priorities_by_reward()
+            self.buffer.update_priorities_by_reward(alpha=1.0)
 
     def _open(self) -> None:
         window = self.rolling.current
         assert window is not None
+        check_lengths(window.plan, self.model, self.config.model)
         self.loader = loader(
             BatchPlan.build(window.plan.table, window.plan.config, num_epochs=self.online.passes),
             window.store,

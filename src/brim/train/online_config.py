@@ -46,7 +46,7 @@ class OnlineConfig:
     max_staleness: int | None = 1000
     """Actions of the model that are more than so many optimizer steps old are forgotten; None keeps them."""
     priority: Priority = "none"
-    """What makes samples likelier to be trained on: nothing, their reward, or a difficulty near the target."""
+    """What makes actions likelier to be trained on: nothing, their reward (their priority is 1 + it), or a difficulty near the target."""
 
     def __post_init__(self) -> None:
         one_of("learn_from", self.learn_from, get_args(LearnFrom))

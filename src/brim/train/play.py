@@ -7,7 +7,6 @@ on its weights. Episodes come back in the order of their numbers, whichever ende
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from brim.core.errors import BrimError
 from brim.core.rng import raw_bits
@@ -61,8 +60,7 @@ def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tu
     size = config.episodes_per_round
     numbers = range(number * size, (number + 1) * size)
     levels = curriculum.levels(numbers, seed=config.sft.seed)
-    gym = replace(config.gym, seed=config.sft.seed)
-    specs = [replace(gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)]
+    specs = [replace(config.gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)]
     draws = [int(raw_bits(1, seed=config.sft.seed, purpose="guided", epoch=number)[0]) / 2**64 for number in numbers]
     guided = [spec for spec, draw in zip(specs, draws, strict=True) if draw < config.guided]
     own = [spec for spec, draw in zip(specs, draws, strict=True) if draw >= config.guided]
@@ -77,10 +75,12 @@ def play_round(
     *,
     number: int,
     version: int,
+    longest: int,
     on_episode: Callable[[GymEpisode], None],
     stop: Callable[[], bool],
 ) -> Round:
-    """Play a round. `version` is how many steps the model has behind it; `stop` is asked after every episode.
+    """Play a round. `version` is how many steps the model has behind it; actions that make a sample longer than `longest` are left out, and
+    counted; `stop` is asked after every episode.
 
     Raises:
         ConnectionFailed: There is no server.
@@ -92,7 +92,7 @@ def play_round(
     for specs, player, by in parts:
         if not specs or round.stopped:
             continue
-        with GymEpisodeStream(config.gym, tokenizer, player, episodes=specs, policy_version=by, **_limits(config)) as stream:
+        with GymEpisodeStream(config.gym, tokenizer, player, episodes=specs, policy_version=by, max_length=longest) as stream:
             for episode in stream.iter_episodes():
                 round.add(episode, own=by is not None)
                 if config.learn_from == "all" or episode.success:
@@ -105,9 +105,3 @@ def play_round(
     if not round.stopped and round.own.of + round.guided.of == 0:
         raise BrimError(f"no episode of round {number} could be played to its end ({round.errors}); the first: {round.first_error}")
     return round
-
-
-def _limits(config: OnlineConfig) -> dict[str, Any]:
-    """Actions too long for a microbatch are left out, and counted, where the options do not cut them."""
-    batching = config.sft.batching
-    return {"max_length": batching.limit} if batching.overflow in ("error", "skip") else {}
