@@ -71,6 +71,16 @@ FACTS = {
         "the files of rank 3 hold its 5 batches, 1 of them empty",
         "the first step over 4 ranks has loss",
     ],
+    "08_online_learning.py": [
+        "made up: 200 episodes, 800 actions, 70% solved",
+        "the buffer holds 600 of 800 actions, 200 were evicted, oldest first",
+        "at most 12 microbatches each; 37 are in both",
+        "the same snapshot and seed give the same window",
+        "the next batch is the same, and so is the next draw",
+        "the target rises from 0.30 to 0.60",
+        "hint: 24 of 24 puzzles solved, 180 actions to learn from",
+        "place 3 5 1",
+    ],
     "09_structural_bucketing.py": [
         "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, compression_depth=3",
         "ragged along compression_stages/0, compression_stages/1, compression_stages/2, context",
