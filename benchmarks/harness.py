@@ -27,7 +27,7 @@ RESULTS = ROOT / "bench-results"
 STAMP = ROOT / ".venv-bench" / "brim-bench.json"
 PACKAGES = (
     *("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "tokenizers", "torch", "pyarrow"),
-    *("accelerate", "datasets", "torchdata", "cpprb", "torchrl"),
+    *("accelerate", "datasets", "torchdata", "cpprb", "torchrl", "chuk-puzzles-gym"),
 )
 
 

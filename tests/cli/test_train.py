@@ -46,6 +46,24 @@ def test_every_line_of_the_pipeline_runs_as_written(desk):
     assert steps[2]["fill"] > 0.99  # packed
 
 
+def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
+    """On a free port instead of 8023, and for two rounds."""
+    from brim.envs.puzzle.server import PuzzleServer
+
+    short = "--rounds 2 --episodes-per-round 4 --games lights --difficulty-max 0.3 --guided 0.75 --min-samples 4 --window-microbatches 2 --passes 1"
+    with PuzzleServer() as server:
+        where = f"--gym-host localhost --gym-port {server.port}"
+        line = f"train sft --model model --data train.jsonl --online {where} {short} -o played --json --max-episode-steps 4"
+        shown = ok("lazarus", desk, line)
+        again = ok("brim", desk, f"train sft --resume played --rounds 3 {where} -q --json")
+    first, second = json.loads(shown.stdout), json.loads(again.stdout)
+    assert (first["rounds"], second["rounds"], second["episodes"]) == (2, 3, 12)
+    assert "round 1: solved" in shown.stderr
+    assert again.stderr == ""
+    assert second["steps"] > first["steps"]
+    assert len((desk / "played" / "rounds.jsonl").read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -65,6 +83,10 @@ def test_every_line_of_the_pipeline_runs_as_written(desk):
         ("train sft --resume first --output other", "a resumed run goes on where it is"),
         ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
         ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
+        ("train sft --model tiny --data train.jsonl --gym-port 8023", "--gym-port has no effect without --online"),
+        ("train sft --model tiny --online --epochs 2", "epochs has no meaning for a run that plays"),
+        ("train sft --model tiny --online --games chess", "there is no game 'chess'"),
+        ("train sft --model tiny --online --gym-port 9", "brim gym serve"),
     ],
 )
 def test_wrong_options_are_one_line_and_nothing_is_written(desk, line, message):

@@ -171,7 +171,7 @@ def test_without_a_server_there_is_one_line_and_no_run(online, tmp_path):
     config = online(gym={"port": free_port(), "connect_timeout": 0.5, "retry_delay": 0.01, "max_retries": 1})
     with pytest.raises(ConnectionFailed, match="brim gym serve"):
         train_online(config)
-    assert not list(Path(config.sft.output).glob("checkpoint-*"))
+    assert not Path(config.sft.output).exists()
 
 
 def test_rounds_without_anything_solved_are_played_and_end_with_advice(online):

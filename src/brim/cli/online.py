@@ -57,7 +57,7 @@ def online_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--difficulty-max", type=float, help="Play rises to it with success.  [default: 1]"),
         click.option("--lanes", type=int, help="Episodes that are played at once.  [default: 8]"),
         click.option("--max-episode-steps", type=int, help=f"Actions of an episode, at most.  [default: {PATIENCE}]"),
-        click.option("--rounds", type=int, help="Times to play and then train.  [default: 20]"),
+        click.option("--rounds", type=int, help="Times to play and then train.  [default: 10]"),
         click.option("--episodes-per-round", type=int, help="[default: 64]"),
         click.option("--guided", type=float, help="The share of episodes that hints play, to learn from.  [default: 0.5]"),
         click.option("--learn-from", type=click.Choice(["success", "all"]), help="Which episodes.  [default: success]"),

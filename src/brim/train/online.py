@@ -32,7 +32,7 @@ from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.online_config import OnlineConfig
-from brim.train.play import Round, play_round
+from brim.train.play import Round, find_server, play_round
 from brim.train.policy import ModelPolicy
 from brim.train.prepare import Bar, no_bar, step_size
 from brim.train.ranks import Ranks, join_ranks
@@ -66,7 +66,7 @@ def train_online(config: OnlineConfig, *, resume: Path | None = None, hooks: Onl
     """Play and train, and leave the model in `output`/model. `resume` is a checkpoint to go on from.
 
     Raises:
-        ConnectionFailed: There is no puzzle server.
+        PuzzleError: No puzzle server answers.
         MismatchError: The checkpoint belongs to another run.
         BrimError: No episode could be played, or the loss is not finite, or another rank is gone.
     """
@@ -88,6 +88,7 @@ class OnlineRun(Run):
         """Rounds that were played."""
         self.loader: PlanLoader | None = None
         with self._claimed(new=saved is None):
+            self.ranks.together(lambda: find_server(config) if self.ranks.is_main else None)
             loaded = find_source(config.sft, saved)
             self.tokenizer = find_tokenizer(loaded, None)
             self._load(loaded, saved)

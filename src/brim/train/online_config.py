@@ -23,7 +23,7 @@ class OnlineConfig:
 
     sft: SftConfig
     gym: GymConfig = field(default_factory=GymConfig)
-    rounds: int = 20
+    rounds: int = 10
     """Play, then train on a window: so many times."""
     episodes_per_round: int = 64
     guided: float = 0.5

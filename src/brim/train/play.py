@@ -13,9 +13,11 @@ from brim.core.rng import raw_bits
 from brim.data.tokenizer import Tokenizer
 from brim.envs.puzzle.policies import HintPolicy
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
+from brim.envs.puzzle.session import PuzzleSession
 from brim.stream.curriculum import Curriculum
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.gym_episode import GymEpisode
+from brim.stream.loop_thread import LoopThread
 from brim.stream.metrics import Rate
 from brim.stream.sample import EpisodeStatus, StreamSample
 from brim.train.online_config import OnlineConfig
@@ -53,6 +55,24 @@ class Round:
         if own:
             self.own_results.append(episode.success)
             self.own_by_level.setdefault(episode.spec.difficulty, Rate()).add(episode.success)
+
+
+def find_server(config: OnlineConfig) -> None:
+    """See that there is one, before anything heavy is loaded.
+
+    Raises:
+        PuzzleError: Nothing answers there.
+    """
+    gym = config.gym
+
+    async def look() -> None:
+        await (await PuzzleSession.open(gym.host, gym.port, gym.transport, connect_timeout=gym.connect_timeout)).close()
+
+    thread = LoopThread("brim-find-server")
+    try:
+        thread.call(look())
+    finally:
+        thread.stop()
 
 
 def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tuple[list[EpisodeSpec], list[EpisodeSpec]]:
