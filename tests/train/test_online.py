@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from worlds import World, free_port, lines, trained, weights
 
-from brim.core.errors import BrimError, DataError, MismatchError, OptionError
+from brim.core.errors import BrimError, DataError, LengthError, MismatchError, OptionError
+from brim.data.format import RowFormat
 from brim.envs.puzzle.errors import ConnectionFailed
 from brim.envs.puzzle.server import PuzzleServer
 from brim.plan.config import BatchingConfig
@@ -31,7 +33,8 @@ def online(options, server):
     """Options of a short run that plays; keywords change them."""
 
     def make(name="run", *, sft=None, gym=None, **changes):
-        base = options(name, data="", schedule="constant", save_every=2, batching=BatchingConfig(token_budget=512), **(sft or {}))
+        values = {"data": "", "schedule": "constant", "save_every": 2, "batching": BatchingConfig(token_budget=512)}
+        base = options(name, **{**values, **(sft or {})})
         where = {"host": server.host, "port": server.port, "games": ("lights",), "difficulty_range": (0.3, 0.3), "lanes": 4, "max_steps": 4}
         playing = {"rounds": 3, "episodes_per_round": 6, "min_samples": 4, "window_microbatches": 4, "passes": 1}
         return OnlineConfig(sft=base, gym=GymConfig(**{**where, **(gym or {})}), **{**playing, **changes})
@@ -102,7 +105,15 @@ def test_a_small_model_comes_to_solve_puzzles_it_has_never_seen(online, tmp_path
     shape = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(tmp_path / "model")
-    changes = {"rounds": 4, "episodes_per_round": 64, "guided": 0.6, "temperature": 0.5, "window_microbatches": 128, "passes": 14}
+    changes = {
+        "rounds": 4,
+        "episodes_per_round": 64,
+        "guided": 0.6,
+        "temperature": 0.5,
+        "window_microbatches": 128,
+        "passes": 14,
+        "max_staleness": None,
+    }
     sft = {"model": str(tmp_path / "model"), "tokenizer": "byte", "learning_rate": 3e-3, "warmup_steps": 50}
     config = online(sft=sft, gym={"lanes": 16, "max_steps": 5}, **changes)
     config = replace(config, sft=replace(config.sft, save_every=None, record_samples=False, max_steps=1000))
@@ -143,14 +154,89 @@ def test_data_is_remembered_from_the_start(online, small):
     assert result.rounds[0].buffer == len(expected) + result.rounds[0].samples
 
 
-def test_actions_of_the_model_are_forgotten_when_they_are_too_old(online):
-    config = online(guided=0.0, learn_from="all", max_staleness=1, rounds=3)
+def test_no_action_of_the_model_is_trained_on_that_is_too_old(online):
+    """Also not at the end of the last pass through a window."""
+    changes = {"guided": 0.0, "learn_from": "all", "rounds": 4, "passes": 2, "window_microbatches": 3, "overlap_fraction": 1.0}
+    ages = {}
+    for most in (6, None):
+        config = online(f"most-{most}", max_staleness=most, **changes)
+        played = {report.round: report.step for report in train_online(config).rounds}
+        trained_at = [(step - 1, int(str(id).split("@")[1].split("/")[0]) // 6) for _, step, id in trained(Path(config.sft.output))]
+        ages[most] = max(step - played[number] for step, number in trained_at)
+    assert ages[6] <= 6 < ages[None]
+    with pytest.raises(OptionError, match="a window takes up to 6 steps"):
+        train_online(online("short", max_staleness=5, **changes))
+
+
+def test_nothing_of_the_data_is_lost_in_silence(online, small, tmp_path):
+    def run(rows, name, batching=None, **changes):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = online(name, guided=1.0, rounds=1, **changes)
+        sft = replace(config.sft, data=str(tmp_path / f"{name}.jsonl"), batching=batching or config.sft.batching)
+        return train_online(replace(config, sft=sft))
+
+    rows = [{"id": n, "prompt": "p", "response": "r" * (20 if n % 2 else 900)} for n in range(20)]
+    with pytest.raises(LengthError, match="has 903 tokens, 512 fit the budget"):
+        run(rows, "long")
+    skipped = run(rows, "skipped", BatchingConfig(token_budget=512, overflow="skip"))
+    assert skipped.sft.left_out == {"samples of the data too long": 10}
+    cut = run(rows, "cut", BatchingConfig(token_budget=512, overflow="truncate"), window_microbatches=100)
+    assert cut.sft.left_out["samples truncated"] == 10
+    with pytest.raises(OptionError, match="has 20 samples, the memory holds 5"):
+        run([{**row, "response": "r"} for row in rows], "many", buffer_size=5)
+    with pytest.raises(DataError, match="the id 1 comes twice"):
+        run([{"id": 1, "prompt": "p", "response": "r"}] * 2, "twice")
+
+
+def test_a_server_that_is_gone_for_a_while_costs_nothing_and_one_that_is_gone_for_good_leaves_a_checkpoint(online):
+    config, other = online("away", gym={"retry_delay": 0.2, "max_retries": 5}), PuzzleServer()
+    with other:
+        config = replace(config, gym=replace(config.gym, port=other.port))
+        port = other.port
+    returning = PuzzleServer(port=port)
+
+    def leave_after_the_first(report):
+        if report.round == 0:
+            returning.stop()
+            threading.Timer(1.0, returning.start).start()
+
+    with returning:
+        result = train_online(config, hooks=OnlineHooks(on_round=leave_after_the_first))
+    assert [report.errors for report in result.rounds] == [{}, {}, {}]
+
+    gone = online("gone", sft={"save_every": None}, gym={"port": port, "retry_delay": 0.05, "max_retries": 1})
+    with PuzzleServer(port=port) as leaving:
+        with pytest.raises(ConnectionFailed):
+            train_online(gone, hooks=OnlineHooks(on_round=lambda report: leaving.stop()))
+    saved = json.loads((find_checkpoint(gone.sft.output) / "state.json").read_bytes())
+    assert saved["online"]["round"] == 1
+    assert saved["step"] == len(lines(Path(gone.sft.output) / "log.jsonl")) > 0
+
+
+def test_more_rounds_do_not_change_the_learning_rate_and_fewer_are_refused(online):
+    config = online(rounds=1)
+    train_online(config)
+    train_online(replace(config, rounds=3), resume=find_checkpoint(config.sft.output))
+    rates = [line["learning_rate"] for line in lines(Path(config.sft.output) / "log.jsonl")]
+    assert len(rates) > 4
+    assert set(rates) == {1e-3}
+    with pytest.raises(OptionError, match="3 rounds were played already, and 2 were asked for"):
+        train_online(replace(config, rounds=2), resume=find_checkpoint(config.sft.output))
+    again = train_online(replace(config, rounds=3, gym=replace(config.gym, port=free_port())), resume=find_checkpoint(config.sft.output))
+    assert again.sft.taken == 0, "a run that is complete needs no server"
+
+
+def test_positions_that_the_model_cannot_read_are_given_up_and_counted(online, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = {"vocab_size": 259, "n_positions": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 257, "eos_token_id": 258}
+    GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(tmp_path / "model")
+    sft = {"model": str(tmp_path / "model"), "tokenizer": "byte"}
+    config = online(sft=sft, rounds=2, gym={"games": ("lights", "nqueens")}, episodes_per_round=12)
     result = train_online(config)
-    buffer = ReplayBuffer.load(find_checkpoint(config.sft.output) / "buffer.brim")
-    assert min(buffer.snapshot().policy_version) >= result.rounds[-1].step - 1
-    assert result.rounds[-1].evicted > 0
-    kept = train_online(replace(config, max_staleness=None, sft=replace(config.sft, output=config.sft.output + "-kept")))
-    assert kept.rounds[-1].evicted == 0
+    assert all(report.filtered["prompt too long for the model"] > 0 for report in result.rounds)
+    assert all(report.filtered["too long"] > 0 for report in result.rounds), "and neither are hints learned there"
+    assert result.sft.taken > 0
 
 
 @pytest.mark.parametrize(("priority", "field"), [("reward", "reward"), ("difficulty", "difficulty")])
@@ -206,12 +292,14 @@ def test_more_rounds_and_another_server_may_be_asked_for_on_resume_and_nothing_e
     [
         ({"guided": 1.5}, "guided must lie between"),
         ({"temperature": -1.0}, "temperature must not be negative"),
+        ({"temperature": float("inf")}, "temperature must not be negative or infinite"),
+        ({"sft": {"format": RowFormat(group_field="g")}}, "group_field has no meaning"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"learn_from": "failure"}, "learn_from must be one of"),
         ({"sft": {"epochs": 3}}, "epochs has no meaning for a run that plays"),
     ],
 )
-def test_options_that_cannot_work_are_refused(online, changes, message):
+def test_what_a_run_that_plays_cannot_do_is_refused(online, changes, message):
     with pytest.raises(OptionError, match=message):
         online(**changes)
 

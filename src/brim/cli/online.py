@@ -66,8 +66,8 @@ def online_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--window-microbatches", type=int, help="Of a window, at most.  [default: 32]"),
         click.option("--passes", type=int, help="Times through a window before the next round.  [default: 4]"),
         click.option("--min-samples", type=int, help="A window is drawn from no fewer actions.  [default: 64]"),
-        click.option("--overlap-fraction", type=float, help="Of a window with the one before, at most.  [default: 0.5]"),
-        click.option("--max-staleness", type=int, help="Forget the model's actions after so many steps.  [default: 1000]"),
+        click.option("--overlap-fraction", type=float, help="Of a window with the one before, at most.  [default: 0.75]"),
+        click.option("--max-staleness", type=int, help="How old, in steps, an action of the model may be; 0 for any age.  [default: 1000]"),
         click.option("--priority", type=click.Choice(["none", "reward", "difficulty"]), help="What is drawn more often.  [default: none]"),
     ]
     for option in reversed(options):
@@ -81,24 +81,29 @@ def online_config(sft: Any, options: dict[str, Any], given: set[str]) -> Any:
     from brim.train.online_config import OnlineConfig
 
     gym, playing = _split(options, given)
-    return OnlineConfig(sft=sft, gym=GymConfig(**{"max_steps": PATIENCE, "seed": sft.seed, **gym}), **playing)
+    values: dict[str, Any] = {"max_steps": PATIENCE, "seed": sft.seed, **gym}
+    return OnlineConfig(sft=sft, gym=GymConfig(**values), **playing)
 
 
 def resumed_config(before: dict[str, Any], sft: Any, options: dict[str, Any], given: set[str]) -> Any:
     """Those of a run that goes on, with what may be changed. `sft` is resumed already."""
     from brim.train.online_config import OnlineConfig
 
-    gym, playing = _split(options, given)
-    return OnlineConfig.from_dict(before).resumed(sft, gym, playing)
+    saved = OnlineConfig.from_dict(before)
+    gym, playing = _split(options, given, saved.gym.difficulty_range)
+    return saved.resumed(sft, gym, playing)
 
 
-def _split(options: dict[str, Any], given: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(options: dict[str, Any], given: set[str], ends: tuple[float, float] = (0.0, 1.0)) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was given, for the gym and for the rest. A difficulty that was not stays as in `ends`."""
     gym = {theirs: options[ours] for ours, theirs in GYM.items() if ours in given}
-    ends = [options[f"difficulty_{end}"] for end in ("min", "max")]
-    if ends != [None, None]:
-        low, high = ends
-        gym["difficulty_range"] = (0.0 if low is None else low, 1.0 if high is None else high)
-    return gym, {name: options[name] for name in PLAYING if name in given}
+    low, high = options["difficulty_min"], options["difficulty_max"]
+    if (low, high) != (None, None):
+        gym["difficulty_range"] = (ends[0] if low is None else low, ends[1] if high is None else high)
+    playing = {name: options[name] for name in PLAYING if name in given}
+    if playing.get("max_staleness") == 0:
+        playing["max_staleness"] = None
+    return gym, playing
 
 
 def run_online(config: Any, resume: Path | None, *, talk: bool, bar: Any) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def sft(ctx: click.Context, **options: Any) -> None:
       brim train sft --model DIR --data train.jsonl --batchplan plan/ --bf16 -o run/
       brim train sft --model DIR --data train.jsonl --pack --lora-rank 16 --eval-split 0.05
       brim train sft --resume run/
-      brim train sft --model tiny --online --gym-host localhost --gym-port 8023 --games nqueens
+      brim train sft --model tiny --online --gym-port 8023 --games nqueens
       torchrun --nproc-per-node 4 -m brim train sft --model DIR --data train.jsonl -b 16384 -o run/
 
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
@@ -117,6 +117,8 @@ def sft(ctx: click.Context, **options: Any) -> None:
     else:
         config = _config(options, given)
         online = online_config(config, options, given) if options["online"] else None
+    if resume is not None and online is None and options["online"]:
+        raise click.UsageError(f"{resume} is of a run that does not play; leave out --online")
     if online is None and (useless := sorted(given & ONLINE)):
         raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect without --online")
     talk = main and not quiet
@@ -166,6 +168,8 @@ def _config(options: dict[str, Any], given: set[str]) -> Any:
         raise click.UsageError("--output is needed where several ranks run: each of them would look for a free name by itself")
     output = options["output"] or _new_output()
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
+    if options["online"] and options["data"] is None and (useless := sorted(given & set(_ROWS))):
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect without --data")
     if options["online"]:  # nobody knows how many steps there will be, and what was played is not played again for nothing
         values |= {"data": options["data"] or ""}
         values |= {name: value for name, value in {"schedule": "constant", "save_every": 100}.items() if name not in given}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DataError
 from brim.data.ids import SampleId
+from brim.stream.entries_check import check_columns
 from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
 
 try:
@@ -107,20 +108,20 @@ class Entries:
         Raises:
             DataError: The columns do not fit together, or a value is out of range.
         """
-        count = len(sample_ids)
+        count, tokens, sizes = len(sample_ids), np.asarray(tokens), np.asarray(lengths)
+        mask = np.ones(tokens.shape, np.uint8) if learned is None else np.asarray(learned)
+        given = {"reward": reward, "difficulty": difficulty, "success": success}
+        some = {name: np.asarray(values) for name, values in given.items() if values is not None}
+        check_columns(objects(sample_ids), tokens, sizes, mask, some)
         none, nothing = np.empty(0, np.int32), np.empty(0, np.uint8)
         one = StreamSample(
             sample_id=0, input_ids=none, loss_mask=nothing, dataset_id=dataset_id, source=source, policy_version=policy_version
         )
         columns = {name: np.repeat(column, count) for name, column in cls.of([one]).columns.items()}
-        columns |= {"sample_id": objects(sample_ids), "length": np.asarray(lengths).astype(np.int32)}
+        columns |= {"sample_id": objects(sample_ids), "length": sizes.astype(np.int32)}
         columns["start"] = ends(columns["length"]) - columns["length"]
-        for name, given in (("reward", reward), ("difficulty", difficulty), ("success", success)):
-            if given is not None:
-                columns[name] = np.asarray(given).astype(TYPES[name])
-        mask = np.ones(len(tokens), np.uint8) if learned is None else np.asarray(learned).astype(np.uint8)
-        _check_columns(columns, count, np.asarray(tokens), mask)
-        return cls(columns, np.asarray(tokens).astype(np.int32), mask)
+        columns |= {name: values.astype(TYPES[name]) for name, values in some.items()}
+        return cls(columns, tokens.astype(np.int32), mask.astype(np.uint8))
 
     def taken(self, rows: Rows) -> "Entries":
         """Some of them, in arrays of their own."""
@@ -209,21 +210,11 @@ class Log:
         self.used, self.used_tokens = len(rows), held
 
 
-def _check_columns(columns: dict[str, NDArray[Any]], count: int, tokens: NDArray[Any], mask: NDArray[np.uint8]) -> None:
-    for name, column in columns.items():
-        if column.shape != (count,):
-            raise DataError(f"{name} has shape {column.shape} for {count} samples")
-    lengths, total = columns["length"], int(columns["length"].sum(dtype=np.int64))
-    if tokens.shape != (total,) or mask.shape != (total,) or (count and lengths.min() < 0):
-        raise DataError(f"lengths add up to {total} for tokens of shape {tokens.shape} and a mask of shape {mask.shape}")
-    if total and not (tokens.dtype.kind in "iu" and int(tokens.min()) >= 0 and int(tokens.max()) < 2**31 and int(mask.max()) <= 1):
-        raise DataError(f"tokens must lie in 0..{2**31 - 1} and a mask may hold 0 and 1 only")
-    if not all(type(id) in (str, int) for id in columns["sample_id"].tolist()):
-        raise DataError("a sample id is a string or an integer")
-    if np.isinf(columns["reward"]).any() or (columns["difficulty"] < 0).any() or (columns["difficulty"] > 1).any():
-        raise DataError("a reward must be finite, and a difficulty must lie between 0 and 1")
-    if np.any((columns["success"] < -1) | (columns["success"] > 1)):
-        raise DataError("success must be 1, 0, or -1 for unknown")
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory, not to be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def gather(source: NDArray[Any], begin: NDArray[np.int64], lengths: NDArray[np.int32], out: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from brim.analyze.histogram import LengthHistogram, compute_length_histogram
 from brim.core.errors import DataError, MismatchError, OptionError, check_counts
 from brim.data.encode import identity
 from brim.data.format import RowFormat
-from brim.data.source import layout_of, open_source
+from brim.data.source import Source, layout_of, open_source
 from brim.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from brim.stream.chunks import Chunk, ChunkReader, Place, Shuffling
 from brim.stream.positioned import PositionedStream
@@ -75,14 +75,14 @@ class OfflineDatasetStream(PositionedStream):
         larger buffer mixes better. `epochs` is how often the data set is gone through, None for ever.
 
         Raises:
-            DataError: There is no data set, or its first row has none of the formats.
+            DataError: There is no data set, its last line is torn, or its first row has none of the formats.
             OptionError: An option has a value that cannot work, or the rows are text and there is no tokenizer.
         """
         super().__init__()
         check_counts(min_length=min_length, max_length=max_length, buffer_size=buffer_size, epochs=epochs)
         if max_length is not None and max_length < min_length:
             raise OptionError(f"max_length is {max_length}, which is less than min_length, {min_length}: no sample would be left")
-        source = open_source(path)
+        source = _open_whole(path)
         layout = layout_of(source, format or RowFormat())
         if tokenizer is None and layout.kind != "tokens":
             fields = " and ".join(name for _, name in layout.fields)
@@ -291,6 +291,19 @@ class AsyncOfflineDatasetStream(OfflineDatasetStream):
         ...     async for sample in stream:
         ...         await learn(sample)
     """
+
+
+def _open_whole(path: str | os.PathLike[str]) -> Source:
+    """A data set without a torn last line: to leave one out is the choice of a command, and no stream has it."""
+    source = open_source(path, torn="skip")
+    if source.torn:
+        with open(source.path, "rb") as file:
+            line = sum(1 for _ in file)
+        raise DataError(
+            f"{source.path}:{line}: the last line is torn: it has no newline and is not whole JSON. If the file is still being "
+            "written, wait; otherwise remove the line"
+        )
+    return source
 
 
 class _Ahead(NamedTuple):

@@ -1,9 +1,14 @@
-"""The options of a replay buffer."""
+"""The options of a replay buffer, and what they make of priorities."""
 
 import math
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, Literal
+from numbers import Real
+from operator import index
+from typing import Any, Literal, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import OptionError, check_counts, did_you_mean, one_of
 
@@ -31,7 +36,7 @@ class ReplayBufferConfig:
     max_size: int = 100_000
     eviction_policy: BufferEvictionPolicy = BufferEvictionPolicy.FIFO
     priority_alpha: float = 0.6
-    """An entry is drawn in proportion to its priority to this power: 0 draws uniformly, 1 by priority."""
+    """An entry is drawn in proportion to its priority to this power: 0 draws all alike, 1 by priority. Priority 0 comes last always."""
     importance_beta: float = 0.4
     """How much of what priorities distort the importance weights make up for: 0 nothing, 1 all of it."""
     seed: int = 42
@@ -43,16 +48,33 @@ class ReplayBufferConfig:
 
     def __post_init__(self) -> None:
         check_counts(max_size=self.max_size, min_samples_before_sampling=self.min_samples_before_sampling)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"seed must be an integer, got {self.seed!r}")
+        for name in ("max_size", "min_samples_before_sampling", "seed"):
+            object.__setattr__(self, name, index(getattr(self, name)))  # also of NumPy, which JSON does not know
         policy = one_of("eviction_policy", self.eviction_policy, BufferEvictionPolicy)
         object.__setattr__(self, "eviction_policy", BufferEvictionPolicy(policy))
         one_of("duplicates", self.duplicates, ("replace", "keep", "error"))
         for name in ("priority_alpha", "importance_beta", "default_priority"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise OptionError(f"{name} must be finite and not negative, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not 0 <= value < math.inf:
+                raise OptionError(f"{name} must be finite and not negative, got {value!r}")
+            object.__setattr__(self, name, value if type(value) is int else float(value))
+        if self.default_priority > self.largest_priority:
+            raise OptionError(f"default_priority must be at most {self.largest_priority:.3g}, got {self.default_priority!r}")
         if self.min_samples_before_sampling > self.max_size:
             raise OptionError(
                 f"min_samples_before_sampling is {self.min_samples_before_sampling}, but the buffer never holds more than {self.max_size}"
             )
+
+    @property
+    def largest_priority(self) -> float:
+        """Sums of larger ones could be infinite."""
+        return math.exp(667 / max(self.priority_alpha, 1.0))
+
+    def weights(self, priorities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """priority ** alpha, and 0 for 0 also where alpha is 0."""
+        return priorities**self.priority_alpha if self.priority_alpha else np.sign(priorities)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "eviction_policy": str(self.eviction_policy)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from brim.core.rng import raw_bits
 from brim.core.sorting import order_by
 from brim.data.token_store import Spans
-from brim.stream.entries import Entries, gather
+from brim.stream.entries import Entries, gather, read_only
 from brim.stream.sample import StreamSample
 from brim.stream.sum_tree import SumTree
 
@@ -26,6 +26,7 @@ Slots = NDArray[np.int64]
 
 ROUNDS = 6
 """After so many rounds of drawing again what was drawn twice, a few slots must have nearly all the weight."""
+NOTHING = np.empty(0, np.int64)
 
 
 class Words:
@@ -87,27 +88,29 @@ class ReplayDraw:
 
     @cached_property
     def spans(self) -> Spans:
-        """The same tokens where they lie in the buffer, without a copy."""
-        return Spans(self._entries.tokens, self._entries.learned, self._entries.columns["start"][self._rows])
+        """The same tokens where they lie in the buffer, without a copy, to read only."""
+        return Spans(read_only(self._entries.tokens), read_only(self._entries.learned), self._entries.columns["start"][self._rows])
 
     @cached_property
     def sample_ids(self) -> list[str | int]:
         return self._entries.columns["sample_id"][self._rows].tolist()
 
 
-def importance(weights: NDArray[np.float64], total: float, size: int, beta: float) -> NDArray[np.float32]:
-    """(N P)^-beta over the largest of them, with P = weight / total.
+def importance(weights: NDArray[np.float64], beta: float) -> NDArray[np.float32]:
+    """(N P)^-beta over the largest of them, with P = weight / total: (weight / smallest weight)^-beta, for N and total cancel out.
 
-    An entry of weight 0 is drawn only when nothing else is left; its importance is that of the rarest other, 1.
+    Reckoned in logarithms: the quotient of two weights, and its power, may be larger than any number. An entry of weight 0 is drawn only
+    when nothing else is left; its importance is that of the rarest other, 1.
     """
     if beta == 0:
         return np.ones(len(weights), np.float32)
     if weights.min() > 0:
-        relative: Any = (weights * (size / total)) ** -beta
-        return (relative / relative.max()).astype(np.float32)
+        logs = np.log(weights)
+        with np.errstate(over="ignore", under="ignore"):
+            return np.exp(-beta * (logs - logs.min())).astype(np.float32)
     drawn, some = weights > 0, np.ones(len(weights), np.float32)
     if drawn.any():
-        some[drawn] = importance(weights[drawn], total, size, beta)
+        some[drawn] = importance(weights[drawn], beta)
     return some
 
 
@@ -128,22 +131,22 @@ def pick(tree: SumTree, keys: NDArray[np.int64], size: int, words: Words, n: int
         if len(slots) == n:
             return slots
         slots = distinct(np.concatenate([slots, tree.find(words.units(n - len(slots)) * tree.total)]))
-    return _pick_from_the_rest(tree, keys, words, n, slots)
+    return _pick_from_the_rest(tree, keys, size, words, n, slots)
 
 
-def _pick_from_the_rest(tree: SumTree, keys: NDArray[np.int64], words: Words, n: int, taken: Slots) -> Slots:
-    """Where a few slots have nearly all the weight: with those that were drawn set aside, and in the end by a race of all."""
+def _pick_from_the_rest(tree: SumTree, keys: NDArray[np.int64], size: int, words: Words, n: int, taken: Slots) -> Slots:
+    """Where a few slots have nearly all the weight: with those that were drawn set aside, as long as a race of all would take longer."""
     weights = tree.weights[taken]
     try:
         tree.set(taken, 0.0)
-        for _ in range(ROUNDS):
+        for _ in range(max(ROUNDS, size // (n + 100))):  # a round takes as long as a race of about so many, and gives one slot or more
             if tree.total == 0 or len(taken) == n:
                 break
             more = distinct(tree.find(words.units(n - len(taken)) * tree.total))
             taken, weights = np.concatenate([taken, more]), np.concatenate([weights, tree.weights[more]])
             tree.set(more, 0.0)
-        if len(taken) == n:
-            return taken
+        if tree.total == 0 or len(taken) == n:
+            return pick_uniform(keys, size, words, n, replace=False, first=taken)
         left = keys > 0
         left[taken] = False
         return np.concatenate([taken, _race(tree.weights, np.flatnonzero(left), words, n - len(taken))])
@@ -151,20 +154,28 @@ def _pick_from_the_rest(tree: SumTree, keys: NDArray[np.int64], words: Words, n:
         tree.set(taken, weights)
 
 
-def pick_uniform(keys: NDArray[np.int64], size: int, words: Words, n: int, *, replace: bool) -> Slots:
-    """Slots, each as likely as any other; without replacement all different."""
-    if replace:
-        drawn = (words.units(n) * size).astype(np.int64)
-        return drawn if size == len(keys) else np.flatnonzero(keys > 0)[drawn]
-    if n * 4 > size or size * 2 < len(keys):
-        return np.flatnonzero(keys > 0)[order_by(words.take(size) >> np.uint64(max(size - 1, 0).bit_length()))[:n]]
-    taken = np.empty(0, np.int64)
+def pick_uniform(keys: NDArray[np.int64], size: int, words: Words, n: int, *, replace: bool, first: Slots = NOTHING) -> Slots:
+    """Slots, each as likely as any other; without replacement all different.
+
+    `first` are some that have been picked already, not more than n and none twice; if there are any, n is at most a quarter of `size`.
+    """
+    if n * 4 > size or (replace and size == len(keys)):
+        slots = np.flatnonzero(keys > 0) if size < len(keys) else None
+        drawn = (words.units(n) * size).astype(np.int64) if replace else _shuffled(size, words)[:n]
+        return drawn if slots is None else slots[drawn]
+    taken = first
     while len(taken) < n:
-        drawn = (words.units(n - len(taken)) * len(keys)).astype(np.int64)
+        drawn = (words.units((n - len(taken)) * (len(keys) // size)) * len(keys)).astype(np.int64)
         if size < len(keys):
             drawn = drawn[keys[drawn] > 0]
-        taken = distinct(np.concatenate([taken, drawn]))
-    return taken
+        taken = np.concatenate([taken, drawn])
+        if not replace:
+            taken = distinct(taken)
+    return taken[:n]
+
+
+def _shuffled(size: int, words: Words) -> Slots:
+    return order_by(words.take(size) >> np.uint64(max(size - 1, 0).bit_length()))
 
 
 def _race(weights: NDArray[np.float64], slots: Slots, words: Words, n: int) -> Slots:

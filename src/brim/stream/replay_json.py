@@ -65,7 +65,7 @@ def state_from_dict(values: dict[str, Any], *, trusted: bool = False) -> ReplayS
         entries = Entries.of(samples)
         state = ReplayState(
             *(config, counts, int(values["slots"]), int(words["draws"]), int(words["evictions"]), entries, keys, priorities),
-            weights=np.where(priorities >= 0, priorities, np.nan) ** config.priority_alpha,
+            weights=config.weights(np.where(priorities >= 0, priorities, np.nan)),
             replays=np.zeros(len(keys), np.int64),
         )
     except KeyError as missing:

@@ -20,6 +20,8 @@ from brim.stream.replay_ids import IdIndex
 
 FEW = 1024
 """Slots and rows at first."""
+LOG = 16
+"""To go through a whole heap takes no longer than to push one in so many."""
 
 Slots = NDArray[np.int64]
 Keys = NDArray[np.int64]
@@ -142,22 +144,22 @@ class Places:
         self.size += int(stays.sum())
         self.counts.added, self.counts.evicted = self.counts.added + n, self.counts.evicted + len(victims)
         self._name([id for id, here in zip(ids, stays.tolist(), strict=True) if here], slots[stays].tolist())
-        self._lowest = None
+        self._line_up(slots[stays])
         return keys
 
     def set_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
         self.priority[slots] = priorities
-        if self._lowest is not None:
-            for pair in zip(self.priority[slots].tolist(), self.key[slots].tolist(), strict=True):
-                heapq.heappush(self._lowest, pair)
-            if len(self._lowest) > 4 * self.size:
-                self._lowest = None
+        self._line_up(slots)
 
     def remove(self, slots: Slots) -> None:
         """Free slots, which must all differ and be in use."""
         self._leave_all(slots)
-        self._free.extend(slots.tolist())
-        heapq.heapify(self._free)
+        if len(slots) * LOG < len(self._free):
+            for slot in slots.tolist():
+                heapq.heappush(self._free, slot)
+        else:
+            self._free.extend(slots.tolist())
+            heapq.heapify(self._free)
 
     def renumber(self, moved: NDArray[np.int64], below: int) -> None:
         """Of the rows below `below`, those of `moved` are now 0, 1, ... and the rest are no more; rows above follow on."""
@@ -205,6 +207,16 @@ class Places:
             slot = key % self.config.max_size
             if self.key[slot] == key and self.priority[slot] == priority:
                 return slot
+
+    def _line_up(self, slots: Slots) -> None:
+        """Entries that are new or have another priority take their places among the lowest, if anyone has asked for those."""
+        if self._lowest is None:
+            return
+        if len(self._lowest) > 4 * self.size or len(slots) * LOG > self.size:
+            self._lowest = None
+            return
+        for pair in zip(self.priority[slots].tolist(), self.key[slots].tolist(), strict=True):
+            heapq.heappush(self._lowest, pair)
 
     def _victims(self, n: int) -> Slots:
         """Slots of a full buffer: the oldest, or random ones, some of which may be the same."""

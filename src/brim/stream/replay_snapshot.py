@@ -14,7 +14,7 @@ from brim.core.fingerprint import array_bytes, fingerprint, new_hash
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.token_store import TokenStore
-from brim.stream.entries import CHUNK, Entries, ends, gather
+from brim.stream.entries import CHUNK, Entries, ends, gather, read_only
 from brim.stream.sample import DIFFICULTIES, SampleSource, StreamSample
 
 Rows = NDArray[np.integer[Any]]
@@ -110,11 +110,12 @@ class BufferSnapshot:
         return LengthCache(ids, self.lengths[which], dataset_hash=self.content_hash(rows), tokenizer_hash=tokenizer_hash)
 
     def store(self, rows: Rows | None = None, *, pad_id: int = 0, tokenizer_hash: str = "") -> TokenStore:
-        """Some entries, or all, as a data set of their own. The tokens are shared."""
+        """Some entries, or all, as a data set of their own. The tokens are shared, to read only."""
         which = np.arange(self.size) if rows is None else rows
         starts = self._entries.columns["start"][self._rows[which]]
         hashes: dict[str, Any] = {"dataset_hash": self.content_hash(rows), "tokenizer_hash": tokenizer_hash}
-        return TokenStore(self._entries.tokens, self._entries.learned, starts, self.lengths[which], pad_id=pad_id, **hashes)
+        tokens, learned = read_only(self._entries.tokens), read_only(self._entries.learned)
+        return TokenStore(tokens, learned, starts, self.lengths[which], pad_id=pad_id, **hashes)
 
     def content_hash(self, rows: Rows | None = None) -> str:
         """The fingerprint of some entries, or all, in their order: of ids, tokens, masks and segments, not of keys and priorities."""

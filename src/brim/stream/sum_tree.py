@@ -57,6 +57,8 @@ class SumTree:
         where, values = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
         if values.shape != where.shape:
             values = np.ascontiguousarray(np.broadcast_to(values, where.shape))
+        if where.ndim > 1:
+            where, values = where.reshape(-1), values.reshape(-1)
         if kernel is not None:
             total = kernel.set(self._nodes, self._offsets, where, values, self.capacity, LARGEST)
             if total < 0:
@@ -69,7 +71,7 @@ class SumTree:
             self._add_up(where)
 
     def find(self, below: ArrayLike) -> NDArray[np.int64]:
-        """For each number from 0 to `total` the first slot up to which the weights, added up, are more than it.
+        """For each number from 0 to `total` the first slot up to which the weights, added up, are more than it, in the shape of `below`.
 
         A slot of weight 0 is never found.
 
@@ -78,9 +80,9 @@ class SumTree:
         """
         if self.total <= 0:
             raise OptionError("all weights are 0: there is nothing to find")
-        rest = np.array(below, np.float64)
+        rest = np.asarray(below, np.float64, order="C")
         if kernel is None:
-            return self._descend(rest)
+            return self._descend(rest.reshape(-1)).reshape(rest.shape)
         found = np.empty(rest.shape, np.int64)
         kernel.find(self._nodes, self._offsets, rest, found)
         return found

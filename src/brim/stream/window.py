@@ -9,7 +9,6 @@ Which samples: those of high priority are likelier, none comes twice, and at mos
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from brim.batch.batch import Batch
 from brim.batch.collate import collate
 from brim.core.columns import Columns, write_columns
-from brim.core.errors import DamagedError, DataError, MismatchError, OptionError, check_counts
+from brim.core.errors import DamagedError, DataError, LengthError, MismatchError, OptionError, check_counts
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import raw_bits
-from brim.data.ids import Ids, SampleId
+from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.sample import Sample
 from brim.data.token_store import TokenStore, begins
@@ -158,7 +157,7 @@ class RollingBatchPlanWindow:
 
         Raises:
             DataError: The buffer has too few samples that the window may hold.
-            LengthError: A sample does not fit the budget, and `batching.overflow` says it must.
+            LengthError: A sample does not fit the budget, and `batching.overflow` says it must; or, split, it does not fit a window.
         """
         snapshot = self.buffer.snapshot()
         available = self._available(snapshot)
@@ -180,24 +179,31 @@ class RollingBatchPlanWindow:
 
     def _drawn(self, snapshot: BufferSnapshot, available: int, number: int) -> NDArray[np.int64]:
         """As many rows as make no more microbatches than a window has."""
-        new, old = self._ordered(snapshot, number)
+        order = self._ordered(snapshot, number)
+        old = np.isin(snapshot.keys[order], self._before)
 
         def rows(size: int) -> NDArray[np.int64]:
-            return _pick(new, old, size, self.config.overlap_fraction)
+            return _pick(order, old, size, self.config.overlap_fraction)
 
         def fits(size: int) -> bool:
             return self._planned(snapshot, rows(size), number) <= self.config.window_microbatches
 
         if fits(available):
             return rows(available)
-        low, high = 1, available  # low fits, or nothing does
+        low, high = 0, available
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
+        if low == 0:
+            first = int(rows(1)[0])
+            raise LengthError(
+                f"sample {snapshot.sample_ids[first]!r} with {int(snapshot.lengths[first])} tokens makes more than the "
+                f"{self.config.window_microbatches} microbatches of a window; raise window_microbatches, or truncate instead of splitting"
+            )
         return rows(low)
 
-    def _ordered(self, snapshot: BufferSnapshot, number: int) -> tuple[Keys, Keys]:
-        """Rows that were not in the window before, and those that were, both in the order in which they are drawn.
+    def _ordered(self, snapshot: BufferSnapshot, number: int) -> NDArray[np.int64]:
+        """Rows in the order in which they are drawn.
 
         The row with the smallest -log(u) / weight comes first: that draws without replacement, in proportion to the weights.
         """
@@ -207,10 +213,8 @@ class RollingBatchPlanWindow:
         if self.curriculum is not None:
             weights = weights * self.curriculum.weights(snapshot.difficulty)
         uniform = ((raw_bits(snapshot.size, seed=self.config.seed, purpose="window", epoch=number) >> np.uint64(11)) + 0.5) * 2.0**-53
-        with np.errstate(divide="ignore"):
-            order = np.argsort(-np.log(uniform) / weights, kind="stable")
-        seen = np.isin(snapshot.keys[order], self._before)
-        return order[~seen], order[seen]
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.argsort(-np.log(uniform) / weights, kind="stable")
 
     def _planned(self, snapshot: BufferSnapshot, rows: NDArray[np.int64], number: int) -> int:
         """How many microbatches some rows make."""
@@ -218,14 +222,9 @@ class RollingBatchPlanWindow:
         return BatchPlan.build(lengths, self.config.plan_config(number)).num_microbatches(0)
 
     def _window(self, snapshot: BufferSnapshot, rows: NDArray[np.int64], number: int) -> Window:
-        keys = snapshot.keys[rows]
-        dataset = fingerprint(snapshot=snapshot.fingerprint, window=number, keys=keys)
         store = snapshot.store(rows, pad_id=self.pad_id, tokenizer_hash=self.tokenizer_hash)
-        store.dataset_hash = dataset
-        ids = _unique_ids([snapshot.sample_ids[row] for row in rows.tolist()], keys)
-        table = LengthCache(ids, snapshot.lengths[rows], tokenizer_hash=self.tokenizer_hash, dataset_hash=dataset)
-        plan = BatchPlan.build(table, self.config.plan_config(number))
-        return Window(number, plan, store, keys, snapshot.fingerprint, snapshot.size)
+        plan = BatchPlan.build(snapshot.get_lengths(rows, tokenizer_hash=self.tokenizer_hash), self.config.plan_config(number))
+        return Window(number, plan, store, snapshot.keys[rows], snapshot.fingerprint, snapshot.size)
 
     @property
     def state(self) -> WindowState | None:
@@ -348,16 +347,7 @@ def _most(new: int, old: int, overlap: float) -> int:
     return new + beside
 
 
-def _pick(new: Keys, old: Keys, size: int, overlap: float) -> NDArray[np.int64]:
-    """The first rows of both, in proportion to the overlap, for a window of `size`; new ones fill up what the old ones lack."""
-    seen = min(len(old), math.floor(overlap * size + 1e-9))
-    seen = max(seen, size - len(new))
-    return np.concatenate([new[: size - seen], old[:seen]])
-
-
-def _unique_ids(ids: list[SampleId], keys: Keys) -> Ids:
-    """The ids of a window; where one comes twice, with the number of the entry behind it."""
-    if len(set(ids)) < len(ids):
-        seen = Counter(ids)
-        ids = [f"{id}@{key}" if seen[id] > 1 else id for id, key in zip(ids, keys.tolist(), strict=True)]
-    return Ids.of(ids)
+def _pick(order: NDArray[np.int64], old: NDArray[np.bool_], size: int, overlap: float) -> NDArray[np.int64]:
+    """The first rows for a window of `size`, passing over old ones when there are as many as the overlap allows."""
+    allowed = ~old | (np.cumsum(old) <= math.floor(overlap * size + 1e-9))
+    return order[allowed][:size]

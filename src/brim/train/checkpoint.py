@@ -152,9 +152,13 @@ def load_optimizer(path: Path) -> "dict[str, Tensor]":
 
 
 def checkpoints(output: Path) -> list[Path]:
-    """The checkpoints of a run, in the order of their steps."""
+    """The checkpoints of a run, in the order of their steps. One that was being replaced when its process was killed is put back."""
     if not output.is_dir():
         return []
+    for retired in output.glob(".checkpoint-*.old"):
+        target = output / retired.name.removeprefix(".").removesuffix(".old")
+        if (retired / STATE).exists() and not target.exists():
+            retired.rename(target)
     found = [(int(match[1]), child) for child in output.iterdir() if (match := NAME.fullmatch(child.name)) and (child / STATE).exists()]
     return [child for _, child in sorted(found)]
 
@@ -175,7 +179,7 @@ def set_aside_later(output: Path, step: int) -> list[Path]:
 def forget_old(output: Path, keep: int) -> None:
     """Remove all but the last ones, and what a killed save left behind."""
     for path in checkpoints(output)[:-keep]:
-        path.rename(path.with_name(f".{path.name}.old"))  # gone at once, whatever happens to the removal
+        path.rename(path.with_name(f".{path.name}.gone"))  # gone at once, whatever happens to the removal
     for leftover in output.glob(".checkpoint-*"):
         shutil.rmtree(leftover)
 

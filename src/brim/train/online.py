@@ -8,19 +8,19 @@ A checkpoint holds the memory, the window and the place in it: a run that goes o
 the first one plays and tells the others; every rank has the same memory and draws the same window.
 """
 
-import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from brim.batch.torch import PlanLoader, TensorBatch, loader
-from brim.core.atomic import atomic_file
-from brim.core.errors import LONGEST, DataError, LengthError, MismatchError
+from brim.core.errors import LONGEST, BrimError, DataError, LengthError, MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.data.encode import identity
 from brim.data.format import RowFormat
+from brim.data.source import open_source
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.stream.curriculum import Curriculum
@@ -34,13 +34,13 @@ from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.online_config import OnlineConfig
 from brim.train.play import Round, find_server, play_round
 from brim.train.policy import ModelPolicy
-from brim.train.prepare import Bar, no_bar, step_size
+from brim.train.prepare import Bar, left_out, no_bar, step_size
 from brim.train.ranks import Ranks, join_ranks
-from brim.train.record import Records
+from brim.train.record import Records, Rounds
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
 from brim.train.run import Run, find_source, silent
 
-BUFFER, WINDOW, ROUNDS = "buffer.brim", "window.brim", "rounds.jsonl"
+BUFFER, WINDOW = "buffer.brim", "window.brim"
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,16 @@ class OnlineRun(Run):
         self.round = 0
         """Rounds that were played."""
         self.loader: PlanLoader | None = None
+        self.left_out: dict[str, int] = {}
+        """Of the data and of all windows of this process, by the options."""
         with self._claimed(new=saved is None):
-            self.ranks.together(lambda: find_server(config) if self.ranks.is_main else None)
+            state = {} if saved is None else saved.online or {}
+            self._check(state.get("round", 0))
             loaded = find_source(config.sft, saved)
             self.tokenizer = find_tokenizer(loaded, None)
             self._load(loaded, saved)
-            state = {} if saved is None else saved.online or {}
             self.step_size: int = state["microbatches_per_step"] if saved is not None else self._step_size()
+            self._check_staleness()
             self.curriculum = Curriculum(config.curriculum)
             self.buffer = ReplayBuffer(config.replay) if saved is None else ReplayBuffer.load(saved.path / BUFFER)
             self.rolling = RollingBatchPlanWindow(
@@ -105,12 +108,32 @@ class OnlineRun(Run):
             )
             self.longest = min(config.sft.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
             self._wrap(saved, packed=config.sft.batching.packing is not None, longest=self.longest)
-            steps = config.passes * -(-config.window_microbatches // self.step_size)
-            self._schedule(config.sft.max_steps or config.rounds * steps)
+            steps = saved.schedule_steps if saved is not None else config.sft.max_steps or config.rounds * self.window_steps
+            self._schedule(steps)
             if saved is None:
                 self._remember_data(bar)
             else:
                 self._restore(saved, state)
+
+    def _check(self, played: int) -> None:
+        """Before anything heavy is loaded: is there something to play, and somewhere?"""
+        rounds = self.online.rounds
+        if rounds < played:
+            raise OptionError(f"{played} rounds were played already, and {rounds} were asked for; ask for more, or leave --rounds out")
+        self.ranks.together(lambda: find_server(self.online.gym) if self.ranks.is_main and played < rounds else None)
+
+    @property
+    def window_steps(self) -> int:
+        """How many steps a window takes, at most."""
+        return self.online.passes * -(-self.online.window_microbatches // self.step_size)
+
+    def _check_staleness(self) -> None:
+        most = self.online.max_staleness
+        if most is not None and most < self.window_steps:
+            raise OptionError(
+                f"a window takes up to {self.window_steps} steps ({self.online.passes} passes of {self.online.window_microbatches} "
+                f"microbatches), so actions would become older than max_staleness {most}; raise it, or make windows smaller"
+            )
 
     def _step_size(self) -> int:
         """Microbatches in a step, over all ranks; it stays what it is when the number of ranks changes."""
@@ -120,14 +143,21 @@ class OnlineRun(Run):
         return batching.microbatches_per_step or self.ranks.world_size
 
     def _remember_data(self, bar: Bar) -> None:
-        """What `data` holds is in the memory from the start."""
+        """What `data` holds is in the memory from the start, all of it."""
         if not self.config.data:
             return
         most = self.longest if self.config.batching.overflow == "skip" else None
         stream = OfflineDatasetStream(self.config.data, self.tokenizer, format=self.config.format, max_length=most)
-        total = stream.count_samples()
+        total = len(open_source(self.config.data))
         with bar("reading") as progress:
             for done, sample in enumerate(stream, 1):
+                if sample.sample_id in self.buffer:
+                    raise DataError(f"the id {sample.sample_id!r} comes twice in {self.config.data}; ids must differ")
+                if self.buffer.is_full:
+                    raise OptionError(
+                        f"{self.config.data} has {total} samples, the memory holds {self.online.buffer_size}; raise --buffer-size, or give "
+                        "less data"
+                    )
                 check_vocabulary(sample.input_ids, self.model, self.config.model)
                 if self.config.batching.overflow == "error" and sample.length > self.longest:
                     raise LengthError(
@@ -136,6 +166,7 @@ class OnlineRun(Run):
                     )
                 self.buffer.add(sample)
                 progress(done, total)
+        self.left_out |= {f"samples of the data {reason}": many for reason, many in stream.metrics.filtered.items()}
 
     def _restore(self, saved: Saved, state: dict[str, Any]) -> None:
         self.round = state["round"]
@@ -174,10 +205,10 @@ class OnlineRun(Run):
 
     def _train(self, hooks: OnlineHooks) -> OnlineResult:
         began, reports, fill, tokens, say = time.monotonic(), Ends(), Fill(), 0, hooks.on_message or silent
-        history = History(self.output, self.round) if self.ranks.is_main else None
+        history = Rounds(self.output, self.round) if self.ranks.is_main else None
         for path in files.set_aside_later(self.output, self.step) if self.ranks.is_main else ():
             say(f"a later checkpoint is out of the way, as {path}")
-        policy = ModelPolicy(self.model, self.tokenizer, temperature=self.online.temperature, seed=self.config.seed)
+        policy = ModelPolicy(self.model, self.tokenizer, temperature=self.online.temperature, seed=self.config.seed, longest=self.longest)
         self.stepper.module.train()
         saved_at = (self.step, self.round) if self.round else None
         with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
@@ -195,9 +226,14 @@ class OnlineRun(Run):
                         saved_at = (self.step, self.round)
                     if self._is_over:
                         break
-                if self._is_over or self.round == self.online.rounds:
+                if self._is_over or self.round >= self.online.rounds:
                     break
-                self._play(policy, hooks, history)
+                try:
+                    self._play(policy, hooks, history)
+                except BrimError:  # on all ranks: what was done so far is not lost
+                    if saved_at != (self.step, self.round) and self.round:
+                        self.save()
+                    raise
         if saved_at != (self.step, self.round):
             self.save()
         return self._result(time.monotonic() - began, reports, fill, tokens, history)
@@ -214,7 +250,7 @@ class OnlineRun(Run):
             for batches in self.loader.steps():
                 yield [replace(batch, epoch=window * passes + batch.epoch) for batch in batches]
 
-    def _play(self, policy: ModelPolicy, hooks: OnlineHooks, history: "History | None") -> None:
+    def _play(self, policy: ModelPolicy, hooks: OnlineHooks, history: Rounds | None) -> None:
         """A round, and a window of what is known after it. If a signal comes on the way, nothing of the round is kept."""
         began = time.monotonic()
 
@@ -232,8 +268,8 @@ class OnlineRun(Run):
             )
 
         played = self.ranks.share(self.ranks.together(lambda: play() if self.ranks.is_main else None))
+        self._stopping = self.ranks.total([self._stop])[0] > 0  # a signal may have come to another rank than the one that plays
         if played.stopped:
-            self._stopping = True
             return
         self.round += 1
         self._learn(played)
@@ -250,8 +286,8 @@ class OnlineRun(Run):
     def _learn(self, played: Round) -> None:
         """Into the memory with it, and out with what has become too old."""
         self.curriculum.record_batch(played.own_results)
-        if self.online.max_staleness is not None:
-            self.buffer.evict_older_than(self.step - self.online.max_staleness)
+        if self.online.max_staleness is not None:  # what is drawn now is trained on until the window ends
+            self.buffer.evict_older_than(self.step + self.window_steps - self.online.max_staleness)
         self.buffer.add_batch(played.samples)
         if self.online.priority == "reward":
             self.buffer.update_priorities_by_reward(alpha=1.0)
@@ -260,6 +296,7 @@ class OnlineRun(Run):
         window = self.rolling.current
         assert window is not None
         check_lengths(window.plan, self.model, self.config.model)
+        self.left_out = dict(Counter(self.left_out) + Counter(left_out(window.plan)))
         self.loader = loader(
             BatchPlan.build(window.plan.table, window.plan.config, num_epochs=self.online.passes),
             window.store,
@@ -292,7 +329,7 @@ class OnlineRun(Run):
             seconds=seconds,
         )
 
-    def _result(self, seconds: float, reports: Ends, fill: Fill, tokens: int, history: "History | None") -> OnlineResult:
+    def _result(self, seconds: float, reports: Ends, fill: Fill, tokens: int, history: Rounds | None) -> OnlineResult:
         stopped = self._stopping
         if not stopped and self.step == 0:
             raise DataError(
@@ -310,27 +347,9 @@ class OnlineRun(Run):
             fill=fill,
             model=self._finish(stopped),
             stopped=stopped,
-            left_out={},
+            left_out=self.left_out,
         )
-        return OnlineResult(sft, () if history is None else tuple(history.rounds))
-
-
-class History:
-    """The rounds of a run in a file, one line each. What a killed run had played after its checkpoint is played again, and cut off here."""
-
-    def __init__(self, output: Path, rounds: int) -> None:
-        self._path = output / ROUNDS
-        found = self._path.read_bytes().splitlines() if self._path.exists() and rounds else []
-        self.rounds = [RoundReport(**json.loads(line)) for line in found[:rounds]]
-        self._write()
-
-    def add(self, report: RoundReport) -> None:
-        self.rounds.append(report)
-        self._write()
-
-    def _write(self) -> None:
-        with atomic_file(self._path) as file:
-            file.writelines(json.dumps(asdict(report)).encode() + b"\n" for report in self.rounds)
+        return OnlineResult(sft, () if history is None else tuple(history.reports))
 
 
 def _unheard(_: GymEpisode) -> None:

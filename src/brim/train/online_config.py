@@ -1,5 +1,6 @@
 """The options of a run that plays: which games, how many, what is learned from them, and how old it may be."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
@@ -7,6 +8,7 @@ from brim.core.errors import MismatchError, OptionError, check_counts, did_you_m
 from brim.stream.curriculum import CurriculumConfig
 from brim.stream.gym_config import GymConfig, RewardConfig
 from brim.stream.replay_config import ReplayBufferConfig
+from brim.stream.sample import DIFFICULTIES
 from brim.stream.window import WindowConfig
 from brim.train.config import SftConfig
 
@@ -41,10 +43,10 @@ class OnlineConfig:
     """Times through a window before the next round of play."""
     min_samples: int = 64
     """Without so many to draw from, a round is played and not trained on."""
-    overlap_fraction: float = 0.5
+    overlap_fraction: float = 0.75
     """How much of a window may have been in the one before."""
     max_staleness: int | None = 1000
-    """Actions of the model that are more than so many optimizer steps old are forgotten; None keeps them."""
+    """No action of the model is trained on that is more than so many optimizer steps old; None sets no limit."""
     priority: Priority = "none"
     """What makes actions likelier to be trained on: nothing, their reward (their priority is 1 + it), or a difficulty near the target."""
 
@@ -55,22 +57,24 @@ class OnlineConfig:
         check_counts(**{name: getattr(self, name) for name in counts})
         if not 0 <= self.guided <= 1:
             raise OptionError(f"guided must lie between 0 and 1, got {self.guided}")
-        if not self.temperature >= 0:
-            raise OptionError(f"temperature must not be negative, got {self.temperature}")
+        if not 0 <= self.temperature < math.inf:
+            raise OptionError(f"temperature must not be negative or infinite, got {self.temperature}")
         unused = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None, "fsdp": False}
         for name, default in unused.items():
             if getattr(self.sft, name) != default:
                 raise OptionError(f"{name} has no meaning for a run that plays: leave it out, or leave out --online")
+        if self.sft.format.group_field is not None:
+            raise OptionError("group_field has no meaning for a run that plays: what is remembered has no groups")
 
     @property
     def replay(self) -> ReplayBufferConfig:
-        return ReplayBufferConfig(max_size=self.buffer_size, seed=self.sft.seed)
+        return ReplayBufferConfig(max_size=self.buffer_size, seed=self.sft.seed, duplicates="keep")
 
     @property
     def curriculum(self) -> CurriculumConfig:
-        """Between the easiest and the hardest level that is played."""
-        low, high = self.gym.difficulty_range
-        return CurriculumConfig(lowest=low, highest=high, start=min(max(0.3, low), high))
+        """From the easiest level that is played to the hardest."""
+        played = [DIFFICULTIES[level] for level in self.gym.levels]
+        return CurriculumConfig(lowest=min(played), highest=max(played))
 
     def window(self, microbatches_per_step: int) -> WindowConfig:
         return WindowConfig(
@@ -97,7 +101,7 @@ class OnlineConfig:
         return cls(**{**values, **parts})
 
     def resumed(self, sft: SftConfig, gym: dict[str, Any], given: dict[str, Any]) -> "OnlineConfig":
-        """The options of a run that goes on: `sft` is resumed already, of the others only more rounds and another server may be given.
+        """The options of a run that goes on: `sft` is resumed already, of the others only the rounds and the server may be others.
 
         Raises:
             MismatchError: One was given that would change the run.

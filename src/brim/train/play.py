@@ -4,6 +4,7 @@ Which puzzles a round has, and who plays them, depends on the seed, the curricul
 on its weights. Episodes come back in the order of their numbers, whichever ended first, so a round can be repeated.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,16 +12,19 @@ from dataclasses import dataclass, field, replace
 from brim.core.errors import BrimError
 from brim.core.rng import raw_bits
 from brim.data.tokenizer import Tokenizer
+from brim.envs.puzzle.errors import PuzzleError
 from brim.envs.puzzle.policies import HintPolicy
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
 from brim.envs.puzzle.session import PuzzleSession
 from brim.stream.curriculum import Curriculum
 from brim.stream.gym import GymEpisodeStream
+from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode
 from brim.stream.loop_thread import LoopThread
 from brim.stream.metrics import Rate
 from brim.stream.sample import EpisodeStatus, StreamSample
 from brim.train.online_config import OnlineConfig
+from brim.train.policy import ModelPolicy
 
 
 @dataclass
@@ -57,16 +61,21 @@ class Round:
             self.own_by_level.setdefault(episode.spec.difficulty, Rate()).add(episode.success)
 
 
-def find_server(config: OnlineConfig) -> None:
-    """See that there is one, before anything heavy is loaded.
+def find_server(gym: GymConfig, *, retries: int = 0) -> None:
+    """See that there is one, and wait for it longer and longer if it may have gone for a while.
 
     Raises:
         PuzzleError: Nothing answers there.
     """
-    gym = config.gym
 
     async def look() -> None:
-        await (await PuzzleSession.open(gym.host, gym.port, gym.transport, connect_timeout=gym.connect_timeout)).close()
+        for attempt in range(retries + 1):
+            try:
+                return await (await PuzzleSession.open(gym.host, gym.port, gym.transport, connect_timeout=gym.connect_timeout)).close()
+            except PuzzleError:
+                if attempt == retries:
+                    raise
+                await asyncio.sleep(min(gym.retry_delay * 2**attempt, gym.max_retry_delay))
 
     thread = LoopThread("brim-find-server")
     try:
@@ -90,7 +99,7 @@ def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tu
 def play_round(
     config: OnlineConfig,
     tokenizer: Tokenizer,
-    policy: Policy,
+    policy: ModelPolicy,
     curriculum: Curriculum,
     *,
     number: int,
@@ -99,14 +108,18 @@ def play_round(
     on_episode: Callable[[GymEpisode], None],
     stop: Callable[[], bool],
 ) -> Round:
-    """Play a round. `version` is how many steps the model has behind it; actions that make a sample longer than `longest` are left out, and
-    counted; `stop` is asked after every episode.
+    """Play a round, on a server that may have gone since the last one.
+
+    `version` is how many steps the model has behind it. Actions that make a sample longer than `longest` are left out, and counted. `stop`
+    is asked after every episode.
 
     Raises:
         ConnectionFailed: There is no server.
         BrimError: No episode could be played to its end.
     """
     round = Round(number)
+    if number:
+        find_server(config.gym, retries=config.gym.max_retries)
     guided, own = episodes_of(config, curriculum, number)
     parts: Sequence[tuple[list[EpisodeSpec], Policy, int | None]] = ((guided, HintPolicy(), None), (own, policy, version))
     for specs, player, by in parts:
@@ -122,6 +135,9 @@ def play_round(
                     round.stopped = True
                     break
             round.filtered = dict(Counter(round.filtered) + Counter(stream.metrics.filtered))
+    if policy.unread:
+        round.filtered["prompt too long for the model"] = policy.unread
+        policy.unread = 0
     if not round.stopped and round.own.of + round.guided.of == 0:
         raise BrimError(f"no episode of round {number} could be played to its end ({round.errors}); the first: {round.first_error}")
     return round

@@ -5,18 +5,19 @@ to no action has none, and where only one token can follow, the model is not ask
 wait are answered together. A draw depends on the seed, the episode and the step alone.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import OptionError
+from brim.core.errors import LONGEST, OptionError
 from brim.core.extras import need
 from brim.core.rng import raw_bits
 from brim.data.encode import encode_rows
 from brim.data.format import RowFormat
-from brim.data.tokenizer import Tokenizer
+from brim.data.tokenizer import Tokenizer, Tokens
 from brim.envs.puzzle.policy import Turn
 from brim.envs.puzzle.together import Together
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="train", user="brim.train")
 
-LONGEST = 32
+FREELY = 32
 """Tokens of an action that the model writes by itself."""
 
 Tree = dict[int, Any]
@@ -37,19 +38,22 @@ class ModelPolicy(Together):
 
     name = "model"
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, temperature: float = 1.0, seed: int = 42) -> None:
-        """A temperature of 0 takes the likeliest token."""
+    def __init__(self, model: Any, tokenizer: Tokenizer, *, temperature: float = 1.0, seed: int = 42, longest: int | None = None) -> None:
+        """A temperature of 0 takes the likeliest token. A position that takes more than `longest` tokens with its action is given up."""
         if tokenizer.eos_id is None:
             raise OptionError(f"the tokenizer {tokenizer.name} has no end token, so a model cannot say where its action ends")
-        if not temperature >= 0:
-            raise OptionError(f"temperature must not be negative, got {temperature}")
+        if not 0 <= temperature < math.inf:
+            raise OptionError(f"temperature must not be negative or infinite, got {temperature}")
         super().__init__(self.choose)
+        self.longest, self.unread = longest or LONGEST, 0
+        """How many tokens the model reads, and how many positions it could not."""
         self.model, self.tokenizer, self.end_token, self.temperature, self.seed = model, tokenizer, tokenizer.eos_id, temperature, seed
 
     @torch.no_grad()
     def choose(self, turns: Sequence[Turn]) -> list[str | None]:
         """An action for each."""
-        writers = [_Writer(turn, self.tokenizer, self.end_token, self.seed) for turn in turns]
+        writers = [_Writer(turn, self.tokenizer, self.end_token, self.seed, self.longest) for turn in turns]
+        self.unread += sum(writer.gives_up for writer in writers)
         training = self.model.training
         self.model.eval()
         try:
@@ -75,14 +79,16 @@ class ModelPolicy(Together):
 class _Writer:
     """One action in the making."""
 
-    def __init__(self, turn: Turn, tokenizer: Tokenizer, end: int, seed: int) -> None:
+    def __init__(self, turn: Turn, tokenizer: Tokenizer, end: int, seed: int, longest: int) -> None:
         self._tokenizer, self._end = tokenizer, end
-        self.tokens: list[int] = _prompt(turn.prompt, tokenizer)
+        self.tokens: list[int] = _prompt(turn.prompt, tokenizer) or [end]
         self._begin = len(self.tokens)
-        self._draws = raw_bits(LONGEST, seed=seed, purpose=f"act {turn.step}", epoch=turn.episode.number)
+        actions = tokenizer.encode_batch(list(turn.actions))
+        most = max((len(tokens) + 1 for tokens in actions), default=FREELY)
+        self._draws = raw_bits(most, seed=seed, purpose=f"act {turn.step}", epoch=turn.episode.number)
         self._drawn = 0
-        self._tree: Tree | None = _tree(turn.actions, tokenizer, end) if turn.actions else None
-        self._over = False
+        self._tree: Tree | None = _tree(actions, end) if actions else None
+        self.gives_up = self._over = self._begin + most > longest
         self._walk()
 
     @property
@@ -99,6 +105,7 @@ class _Writer:
         self._walk()
 
     def action(self) -> str | None:
+        """None where there is none, or no room for one."""
         text = self._tokenizer.decode(self.tokens[self._begin :]).strip()
         return text.splitlines()[0] if text else None
 
@@ -109,7 +116,7 @@ class _Writer:
         self.tokens.append(token)
         if self._tree is not None:
             self._tree = self._tree[token]
-        elif self._drawn == LONGEST or "\n" in self._tokenizer.decode([token]):
+        elif self._drawn == FREELY or "\n" in self._tokenizer.decode([token]):
             self._over = True
 
     def _walk(self) -> None:
@@ -124,9 +131,9 @@ def _prompt(prompt: str, tokenizer: Tokenizer) -> list[int]:
     return tokens[learned == 0].tolist()
 
 
-def _tree(actions: Sequence[str], tokenizer: Tokenizer, end: int) -> Tree:
+def _tree(actions: list[Tokens], end: int) -> Tree:
     root: Tree = {}
-    for tokens in tokenizer.encode_batch(list(actions)):
+    for tokens in actions:
         node = root
         for token in [*tokens.tolist(), end]:
             node = node.setdefault(token, {})

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -20,13 +21,13 @@ from brim.core.extras import need
 from brim.train.checkpoint import checkpoints
 from brim.train.config import SftConfig
 from brim.train.ranks import Ranks
-from brim.train.report import StepReport
+from brim.train.report import RoundReport, StepReport
 
 if TYPE_CHECKING:
     from brim.batch.torch import TensorBatch
 
 RUN, RUN_FORMAT, LOCK = "run.json", "brim.run/1", ".lock"
-LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
+LOG, SAMPLES, ROUNDS = "log.jsonl", "samples-rank{}.jsonl", "rounds.jsonl"
 
 
 def hold_output(output: Path) -> IO[bytes]:
@@ -119,6 +120,27 @@ class Records:
         for opened in (self._log, self._samples, self._board):
             if opened is not None:
                 opened.close()
+
+
+class Rounds:
+    """The rounds of a run that plays, in a file with a line for each. What a killed run had played after its checkpoint is played again,
+    and cut off here.
+    """
+
+    def __init__(self, output: Path, rounds: int) -> None:
+        """`rounds`: how many the run goes on from."""
+        self._path = output / ROUNDS
+        found = self._path.read_bytes().splitlines() if self._path.exists() and rounds else []
+        self.reports = [RoundReport(**json.loads(line)) for line in found[:rounds]]
+        self._write()
+
+    def add(self, report: RoundReport) -> None:
+        self.reports.append(report)
+        self._write()
+
+    def _write(self) -> None:
+        with atomic_file(self._path) as file:
+            file.writelines(json.dumps(asdict(report)).encode() + b"\n" for report in self.reports)
 
 
 class _Lines:

@@ -196,6 +196,8 @@ class Run:
         last = files.checkpoint_path(self.output, self.step) / files.MODEL
         if stopped:
             return last
+        if not self.ranks.share(last.exists()):  # resumed at its end, from a checkpoint of another name
+            self.save()
         self.ranks.together(lambda: files.publish(last, self.output / files.MODEL) if self.ranks.is_main else None)
         return self.output / files.MODEL
 

@@ -1,21 +1,25 @@
 """Actions that can be listed from a position: well-formed, aimed at what is still open, and not all of them good.
 
-For policies that choose among actions. What a game hides is not used: everything here is read off the observation, as a player would.
+For policies that choose among actions. What a game hides is not used: everything here is read off the observation, as a player would. The
+observation is one that a session has checked; what it is drawn as is only text, and is never taken for more than `MOST` actions.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import product
+from itertools import islice, product
 
 from brim.envs.puzzle.games import GAMES, Observation
 
 Grid = list[list[int]]
 
+MOST = 10_000
+"""Actions of a position. The most that a real one has are some thousand."""
+
 
 def candidates(game: str, observation: Observation) -> tuple[str, ...]:
     """The actions, in a fixed order; none for a game whose actions are too many or too free to be listed."""
     find = _FINDERS.get(game)
-    return tuple(find(observation)) if find else ()
+    return tuple(islice(find(observation), MOST)) if find else ()
 
 
 def _cells(observation: Observation, blank: int | None = None) -> Iterator[tuple[int, int]]:
@@ -89,8 +93,8 @@ def _rectangles(observation: Observation) -> Iterator[str]:
             tops = range(max(0, row - tall + 1), min(row, height - tall) + 1)
             lefts = range(max(0, column - wide + 1), min(column, width - wide) + 1)
             for top, left in product(tops, lefts):
-                inside = [grid[y][x] for y, x in product(range(top, top + tall), range(left, left + wide))]
-                if sum(value != 0 for value in inside) == 1:
+                inside = product(range(top, top + tall), range(left, left + wide))
+                if not any(grid[y][x] for y, x in inside if (y, x) != (row, column)):
                     yield f"bridge {top + 1} {left + 1} {top + tall} {left + wide} 1"
 
 
@@ -112,29 +116,29 @@ def _display(observation: Observation) -> str:
 
 def _reveals(observation: Observation) -> Iterator[str]:
     for line in _display(observation).splitlines():
-        if drawn := re.match(r"\s*(\d+)\s*\|(.+)\|\s*$", line):
+        if drawn := re.match(r"[ \t]*(\d{1,4})[ \t]*\|(.+)\|[ \t]*$", line):
             cells = drawn[2].split("|")
             yield from (f"reveal {drawn[1]} {column}" for column, cell in enumerate(cells, 1) if cell.strip() == ".")
 
 
 def _selections(observation: Observation) -> Iterator[str]:
-    for number, chosen in re.findall(r"(?m)^\s*(\d+) \|[^|]*\|[^|]*\|[^|]*\|(.*)$", _display(observation)):
+    for number, chosen in re.findall(r"(?m)^[ \t]*(\d{1,4}) \|[^|\n]*\|[^|\n]*\|[^|\n]*\|(.*)$", _display(observation)):
         yield f"{'deselect' if chosen.strip() else 'select'} {number}"
 
 
 def _assignments(observation: Observation) -> Iterator[str]:
     """Of tasks that have no time yet, to any worker, at any time that the whole may take."""
     display = _display(observation)
-    workers, span = re.search(r"Workers: (\d+)", display), re.search(r"Optimal Makespan: (\d+)", display)
+    workers, span = re.search(r"Workers: (\d{1,4})", display), re.search(r"Optimal Makespan: (\d{1,4})", display)
     if workers and span:
-        for task in re.findall(r"(?m)^\s*(\d+) \|[^|]*\|[^|]*\|\s*Not scheduled", display):
+        for task in re.findall(r"(?m)^[ \t]*(\d{1,4}) \|[^|\n]*\|[^|\n]*\|[ \t]*Not scheduled", display):
             yield from (f"assign {task} {worker + 1} {time}" for worker, time in product(range(int(workers[1])), range(int(span[1]))))
 
 
 def _colourings(observation: Observation) -> Iterator[str]:
     display = _display(observation)
-    colours = re.search(r"(\d+) colors", display)
-    for node in re.findall(r"(?m)^\s*(\d+): \[\s*\]", display):
+    colours = re.search(r"\b(\d{1,4}) colors", display)
+    for node in re.findall(r"(?m)^[ \t]*(\d{1,4}): \[[ \t]*\]", display):
         yield from (f"place {node} {colour + 1}" for colour in range(int(colours[1]) if colours else 0))
 
 

@@ -53,8 +53,12 @@ class Game:
     """The value of an empty cell of a grid."""
     unplayable: str | None = None
     """Why it cannot be played to its end, if it cannot."""
+    cells: type[int] | type[str] = int
+    """What a grid holds, if there is one."""
     slow: bool = False
     """Whether a server can take seconds, also many, to make one, in which it answers nobody."""
+    hidden: bool = False
+    """Whether the server shows only a part of the position, so that nobody can solve it by thinking."""
 
     def check(self, action: str) -> str | None:
         """What is wrong with the action, before any server is asked: None for a well-formed move, and for `check`."""
@@ -85,7 +89,7 @@ def _pattern(move: str) -> re.Pattern[str]:
     return re.compile(pattern + (f"(?: +{_INT}){{0,15}}" if move.endswith(" ...") else ""), re.ASCII)
 
 
-_TALK = re.compile(r"\s*(Legend:|☒ =|Minimum solution:|Moves)")
+_TALK = re.compile(r"\s*(Legend:|☒ =|Minimum solution:|Optimal |Moves)")
 """What does not change, or tells too much."""
 _NO_BOARD = re.compile(rf"[\s+|\-]*$|{_TALK.pattern}")
 
@@ -120,7 +124,7 @@ GAMES: dict[str, Game] = {
             moves=(),
             unplayable="the server lower-cases what it is sent, and the names of this game have capitals",
         ),
-        Game(name="killer", title="Killer Sudoku", moves=_PLACE),
+        Game(name="killer", title="Killer Sudoku", moves=_PLACE, hidden=True),
         Game(name="lights", title="Lights Out", moves=("press r c",), board="grid", blank=0),
         Game(name="mastermind", title="Mastermind", moves=("guess n ...",)),
         Game(name="slither", title="Slitherlink", moves=("set h|v r c state",), board="lines"),
@@ -147,11 +151,11 @@ GAMES: dict[str, Game] = {
         Game(name="numberlink", title="Numberlink", moves=_PLACE, board="grid"),
         Game(name="graph_coloring", title="Graph Coloring", moves=("place n n", "clear n")),
         Game(name="cryptarithmetic", title="Cryptarithmetic", moves=("assign letter digit", "unassign letter"), slow=True),
-        Game(name="rush_hour", title="Rush Hour", moves=("move vehicle way",), slow=True),
+        Game(name="rush_hour", title="Rush Hour", moves=("move vehicle way",), cells=str, slow=True),
     )
 }
 
 PLAYABLE: tuple[str, ...] = tuple(name for name, game in GAMES.items() if not game.unplayable)
 """What can be played to its end."""
-QUICK: tuple[str, ...] = tuple(name for name in PLAYABLE if not GAMES[name].slow)
-"""And of these, what a server makes in less than a second at every difficulty."""
+QUICK: tuple[str, ...] = tuple(name for name in PLAYABLE if not GAMES[name].slow and not GAMES[name].hidden)
+"""And of these, what a server makes in less than a second at every difficulty, and shows whole."""

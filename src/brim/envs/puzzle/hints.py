@@ -1,4 +1,4 @@
-"""The server's hints are sentences; here they become actions."""
+"""The server's hints are sentences; here they become actions. A session has seen to it that a sentence is short."""
 
 import re
 from collections.abc import Callable
@@ -43,5 +43,5 @@ def action_of(hint: str, observation: Observation) -> str | None:
 def _scheduled(match: re.Match[str], observation: Observation) -> str | None:
     """Tasks have names in a hint, and numbers in a move."""
     name, worker, time = match.groups()
-    row = re.search(rf"(?m)^\s*(\d+)\s*\|\s*{re.escape(name)}\s*\|", str(observation.get("grid_display", "")))
+    row = re.search(rf"(?m)^[ \t]*(\d{{1,4}})[ \t]*\|[ \t]*{re.escape(name)}[ \t]*\|", str(observation.get("grid_display", "")))
     return f"assign {row[1]} {worker} {time}" if row else None

@@ -4,7 +4,7 @@ Nothing here reads or waits. However the bytes are cut into pieces, the lines ar
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from brim.envs.puzzle.errors import ProtocolError
 
@@ -39,19 +39,9 @@ class Lines:
         if len(self._rest) > self._limit or (self._ready and len(self._ready[-1]) > self._limit):
             raise ProtocolError(f"the server sent a line of more than {self._limit} bytes")
 
-    def __iter__(self) -> Iterator[str]:
-        """The lines that are complete, each once."""
-        while self._ready:
-            yield self._ready.popleft().decode("utf-8", "replace")
-
     def pop(self) -> str | None:
         """The next line that is complete."""
         return self._ready.popleft().decode("utf-8", "replace") if self._ready else None
-
-    @property
-    def pending(self) -> bool:
-        """Whether anything came that was not taken."""
-        return bool(self._ready or self._rest)
 
 
 class TelnetFilter:
@@ -92,8 +82,9 @@ class EchoFilter:
         self._prompt = prompt
         self._sent: deque[str] = deque()
 
-    def sent(self, line: str) -> None:
-        self._sent.append(line)
+    def sent(self, lines: Iterable[str]) -> None:
+        """These went out. What was sent before them has been answered, so whatever it left is no echo any more."""
+        self._sent = deque(lines)
 
     def keep(self, line: str) -> str | None:
         """The line without prompts, or None for an echo."""

@@ -5,6 +5,9 @@ other unless it makes them.
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from brim.core.errors import OptionError, one_of
+from brim.envs.puzzle.games import LEVELS, game
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSpec:
@@ -15,6 +18,19 @@ class EpisodeSpec:
     game: str
     difficulty: str
     seed: int
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            UnknownGame: There is no such game, or it cannot be played to its end.
+            OptionError: There is no such difficulty, or a number is none.
+        """
+        game(self.game)
+        one_of("difficulty", self.difficulty, LEVELS)
+        for name in ("number", "seed"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise OptionError(f"the {name} of an episode must be an integer that is not negative, got {value!r}")
 
     @property
     def episode_id(self) -> str:
@@ -43,20 +59,15 @@ class Turn:
 
 
 class Policy(Protocol):
-    """Chooses actions. The stream calls `begin` and `end` without waiting between the end of one episode and the beginning of the next."""
+    """Chooses actions. `act` is all that it must have; these may be there too:
 
-    name: str
-    wants_hints: bool
-    """Whether a turn must carry the server's hint."""
+    - `name: str`, for messages; else that of its class.
+    - `wants_hints: bool`: whether a turn must carry the server's hint.
+    - `begin(episode)`: a lane takes up an episode. `end(episode)`: it is over, however it ended, also because the stream was left.
 
-    def begin(self, episode: EpisodeSpec) -> None:
-        """A lane takes up an episode."""
-        ...
+    The stream calls `begin` and `end` without waiting between the end of one episode and the beginning of the next.
+    """
 
     async def act(self, turn: Turn) -> str | None:
         """The action, or None to give up."""
-        ...
-
-    def end(self, episode: EpisodeSpec) -> None:
-        """The episode is over, however it ended."""
         ...

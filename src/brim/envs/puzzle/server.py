@@ -1,9 +1,11 @@
 """The real puzzle server as a process of ours: `PuzzleServer`.
 
 Run as a module, this file is that process: the server of chuk-puzzles-gym without its 300 second limit on sessions, which ends when its
-standard input does. A pipe ends with whoever holds it, so a server never outlives the program that started it, however that one dies.
+standard input does. A pipe ends with whoever holds it, so a server does not outlive the program that started it, however that one dies,
+unless a process that it forked lives on with its end of the pipe.
 """
 
+import json
 import logging
 import os
 import shutil
@@ -26,7 +28,7 @@ ServerTransport = Literal["tcp", "telnet", "websocket"]
 SERVER_TRANSPORTS: tuple[ServerTransport, ...] = ("tcp", "telnet", "websocket")
 
 _CONFIG = """\
-host: "{host}"
+host: {host}
 port: {port}
 transport: {transport}
 handler_class: chuk_puzzles_gym.server:ArcadeHandler
@@ -72,6 +74,8 @@ class PuzzleServer:
             MissingExtraError: The package of the server is not installed.
             ConnectionFailed: It did not come up; the message has its last words.
         """
+        if self.running:
+            return self
         if not server_installed():
             raise MissingExtraError("the puzzle server needs chuk-puzzles-gym, which is not installed; run: pip install 'brim[gym]'")
         if not self._any_port and _listens(self.host, self.port):
@@ -81,7 +85,7 @@ class PuzzleServer:
             self._launch()
             if self._wait():
                 return self
-            said = self.output()[-500:].strip()
+            said = last_words(self.output())
             self.stop()
             if not self._any_port or "address already in use" not in said.lower():
                 break
@@ -123,7 +127,7 @@ class PuzzleServer:
             self.port = _free_port(self.host)
         self._folder = tempfile.TemporaryDirectory(prefix="brim-gym-")
         config = Path(self._folder.name, "server.yaml")
-        config.write_text(_CONFIG.format(host=self.host, port=self.port, transport=self.transport))
+        config.write_text(_CONFIG.format(host=json.dumps(self.host), port=self.port, transport=self.transport))
         command = [sys.executable, "-m", "brim.envs.puzzle.server", str(config)]
         with open(config.with_name("server.log"), "wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -138,16 +142,24 @@ class PuzzleServer:
 
 
 def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as free:
-        return free.getsockname()[1]
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+            return free.getsockname()[1]
+    except (OSError, ValueError) as error:
+        raise ConnectionFailed(f"cannot listen on {host!r}: {error}; name an address of this machine, such as 127.0.0.1") from None
 
 
 def _listens(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
-    except OSError:
+    except (OSError, ValueError):  # a name that cannot be one is a ValueError
         return False
+
+
+def last_words(output: str) -> str:
+    """The end of what a server said, in one line."""
+    return " / ".join(line.strip() for line in output[-500:].splitlines() if line.strip())
 
 
 def main(arguments: Sequence[str]) -> None:

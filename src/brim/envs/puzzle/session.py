@@ -3,6 +3,9 @@
 Replies have no end of their own. So every request ends with a command that the server must refuse by name, `mode kN` with a new N each
 time: the refusal marks the end of the reply to exactly this request, and an answer that was late or came twice is never taken for another.
 A session that raised is over, its connection thrown away. The server's own counts of moves are wrong for most games and are not used.
+
+Whoever gets an observation from here need not doubt it: it is of the puzzle that was asked for, its grid is a rectangle of small numbers (of
+letters, for games that have these), and drawing and hint are texts of a bounded length.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from brim.envs.puzzle.transport import Connection, TransportName, connect
 MAX_REPLY = 1 << 24
 """Bytes of a whole reply, the replay of a long episode included."""
 _MAX_TEXTS = 1000
+_MAX_HINT, _MAX_DISPLAY, _MAX_SIDE, _MAX_CELL = 500, 1 << 16, 40, 9999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,8 @@ class Outcome:
 class _Reply:
     results: list[dict[str, Any]] = field(default_factory=lambda: [])
     observations: list[dict[str, Any]] = field(default_factory=lambda: [])
-    complete: int = 0
+    complete: list[bool] = field(default_factory=lambda: [])
+    """Whether it was a success, each time that the server said it is over."""
     texts: list[str] = field(default_factory=lambda: [])
 
     @property
@@ -64,6 +69,7 @@ class PuzzleSession:
         self._in_game = False
         self._broken = False
         self._game: Game | None = None
+        self._spec: EpisodeSpec | None = None
         self._observation: dict[str, Any] = {}
 
     @classmethod
@@ -92,10 +98,9 @@ class PuzzleSession:
         """Begin an episode, and take the actions and hints of `replay` again; the observation after them.
 
         Raises:
-            UnknownGame: Before anything is sent.
             PuzzleError: The server failed, or gave another puzzle.
         """
-        self._game = game(spec.game)
+        self._game, self._spec = game(spec.game), spec
         begin = [f"{spec.game} {spec.difficulty} {spec.seed}", "mode json"]
         lines = [*(["menu"] if self._in_game else []), *begin, *replay, "show"]
         self._in_game = True
@@ -103,12 +108,8 @@ class PuzzleSession:
         if not reply.observations:
             said = " / ".join(text for text in reply.texts if text.startswith(("Unknown", "Invalid")))
             raise self._break(ProtocolError(f"the server started no {spec.episode_id}" + (f": {said}" if said else "")))
-        observation = reply.observations[-1]
-        given = (observation.get("game"), observation.get("difficulty"), observation.get("seed"))
-        if given != (self._game.title, spec.difficulty, spec.seed):
-            raise self._break(ProtocolError(f"asked for {spec.episode_id}, the server gave {'-'.join(str(word) for word in given)}"))
-        self._observation = observation
-        return observation
+        self._see(reply.observations[-1])
+        return self._observation
 
     async def act(self, action: str) -> Outcome:
         """Take one action. One that is no move of this game is invalid without being sent; `solve` is none.
@@ -120,10 +121,7 @@ class PuzzleSession:
         action = action.strip(" ")
         if wrong := self._game.check(action):
             return self._outcome(valid=False, code="NOT_A_MOVE", message=wrong)
-        reply = await self._ask([action])
-        if action == "check":
-            return self._outcome(valid=True, done=bool(reply.complete), success=bool(reply.complete), code="CHECK")
-        return self._judge(action, reply)
+        return self._judge(action, await self._ask([action]))
 
     async def hint(self) -> str | None:
         """What the server advises, in its words; None if it advises nothing."""
@@ -131,6 +129,8 @@ class PuzzleSession:
         hint = next((text.removeprefix("Hint: ") for text in reply.texts if text.startswith("Hint: ")), None)
         if hint is None and len(reply.results) != 1:
             raise self._break(ProtocolError("asked for a hint, the server gave neither one nor a refusal"))
+        if hint is not None and len(hint) > _MAX_HINT:
+            raise self._break(ProtocolError(f"the server gave a hint of {len(hint)} characters: {hint[:60]!r}"))
         return hint
 
     async def close(self) -> None:
@@ -138,7 +138,13 @@ class PuzzleSession:
         await self._connection.close()
 
     def _judge(self, action: str, reply: _Reply) -> Outcome:
-        if len(reply.results) != 1 or len(reply.observations) > 1 or reply.complete > 1:
+        if len(reply.complete) > 1 or (reply.lost and True in reply.complete):
+            raise self._break(ProtocolError(f"{action!r} ended the game twice"))
+        solved = reply.complete == [True]
+        over = bool(reply.complete) or reply.lost
+        if action == "check":
+            return self._outcome(valid=True, done=over, success=solved, code="CHECK")
+        if len(reply.results) != 1 or len(reply.observations) > 1:
             found = f"{len(reply.results)} results and {len(reply.observations)} positions"
             raise self._break(ProtocolError(f"{action!r} was answered with {found}, not with one"))
         result = reply.results[0]
@@ -146,9 +152,18 @@ class PuzzleSession:
         if valid != bool(reply.observations):
             raise self._break(ProtocolError(f"{action!r} was {'accepted without' if valid else 'refused with'} a new position"))
         if valid:
-            self._observation = reply.observations[0]
-        success = valid and (bool(reply.complete) or self._observation.get("is_complete") is True)
-        return self._outcome(valid=valid, done=success or reply.lost, success=success, code=code, message=message)
+            self._see(reply.observations[0])
+        success = valid and (solved or (not over and self._observation.get("is_complete") is True))
+        return self._outcome(valid=valid, done=success or over, success=success, code=code, message=message)
+
+    def _see(self, observation: dict[str, Any]) -> None:
+        assert self._game is not None and self._spec is not None
+        spec, given = self._spec, tuple(observation.get(word) for word in ("game", "difficulty", "seed"))
+        if given != (self._game.title, spec.difficulty, spec.seed):
+            raise self._break(ProtocolError(f"asked for {spec.episode_id}, the server gave {'-'.join(str(word)[:40] for word in given)}"))
+        if wrong := _malformed(observation, self._game):
+            raise self._break(ProtocolError(f"the server sent a position of {spec.episode_id} {wrong}"))
+        self._observation = observation
 
     def _outcome(self, *, valid: bool, code: str, message: str = "", done: bool = False, success: bool = False) -> Outcome:
         return Outcome(valid=valid, observation=self._observation, done=done, success=success, code=code, message=message)
@@ -191,6 +206,25 @@ def _record(line: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], record)
 
 
+def _malformed(observation: Mapping[str, Any], game: Game) -> str | None:
+    """What is wrong with a position."""
+    display: Any = observation.get("grid_display", "")
+    if not isinstance(display, str) or len(display) > _MAX_DISPLAY:
+        return f"whose drawing is no text of at most {_MAX_DISPLAY} characters"
+    grid: Any = observation.get("grid")
+    if grid is None:
+        return None
+    rows = cast(list[Any], grid) if isinstance(grid, list) else []
+    width = len(cast(list[Any], rows[0])) if rows and isinstance(rows[0], list) else 0
+    if not 0 < len(rows) <= _MAX_SIDE or not 0 < width <= _MAX_SIDE:
+        return f"whose grid is none of 1 to {_MAX_SIDE} rows and columns"
+    if any(not isinstance(row, list) or len(cast(list[Any], row)) != width for row in rows):
+        return "whose rows are not all of one length"
+    if not all(type(cell) is game.cells and (len(cell) == 1 if game.cells is str else abs(cell) <= _MAX_CELL) for row in rows for cell in row):
+        return f"whose cells are not all {'single letters' if game.cells is str else f'integers up to {_MAX_CELL}'}"
+    return None
+
+
 def _sort(record: Mapping[str, Any], reply: _Reply, last_only: bool) -> None:
     kind = record.get("type")
     if kind in ("observation", "result"):
@@ -199,7 +233,7 @@ def _sort(record: Mapping[str, Any], reply: _Reply, last_only: bool) -> None:
             records.clear()
         records.append(dict(record))
     elif kind == "complete":
-        reply.complete += 1
+        reply.complete.append(record.get("success") is True)
     elif kind != "mode":
         raise ProtocolError(f"the server sent a record of type {kind!r}, which answers nothing that was asked")
     if len(reply.results) > 8 or len(reply.observations) > 8:

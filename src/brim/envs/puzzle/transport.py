@@ -36,11 +36,6 @@ class Connection(Protocol):
         """
         ...
 
-    @property
-    def unread(self) -> bool:
-        """Whether lines are there that nobody asked for."""
-        ...
-
     async def close(self) -> None: ...
 
 
@@ -73,12 +68,15 @@ async def connect(host: str, port: int, transport: TransportName = "auto", *, de
         writer.transport.abort()
         raise
     writer.transport.abort()
+    untried = ""
     if transport == "auto":
         try:
             return await _websocket(host, port, deadline)
-        except (ConnectionFailed, ProtocolError, ServerClosed, MissingExtraError):
+        except (ConnectionFailed, ProtocolError, ServerClosed):
             pass
-    raise ServerClosed(f"{host}:{port} closed the connection at once, without a word")
+        except MissingExtraError as error:
+            untried = f" (it may speak WebSocket: {error})"
+    raise ServerClosed(f"{host}:{port} closed the connection at once, without a word{untried}")
 
 
 async def _dial(host: str, port: int, deadline: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -87,13 +85,16 @@ async def _dial(host: str, port: int, deadline: float) -> tuple[asyncio.StreamRe
             return await asyncio.open_connection(host, port, limit=_CHUNK)
     except socket.gaierror as error:
         raise ConnectionFailed(f"no host is called {host!r}: {error.strerror or error}") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _nobody(host, port, error) from None
 
 
 def _nobody(host: str, port: int, error: Exception) -> ConnectionFailed:
-    why = "" if isinstance(error, ConnectionRefusedError) else f" ({error})"
-    return ConnectionFailed(f"nothing listens on {host}:{port}{why}; start a server with `brim gym serve --port {port}`")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionFailed(f"nothing listens on {host}:{port}; start a server with `brim gym serve --port {port}`")
+    if isinstance(error, ValueError):  # among them the UnicodeError of a name that cannot be one
+        return ConnectionFailed(f"no host can be called {host!r}: {error}")
+    return ConnectionFailed(f"cannot connect to {host}:{port}: {error}")
 
 
 @asynccontextmanager
@@ -125,8 +126,7 @@ class _StreamConnection:
         except OSError as error:
             raise ServerClosed(f"the server closed the connection: {error.strerror or error}") from None
         if self._echo is not None:
-            for line in lines:
-                self._echo.sent(line)
+            self._echo.sent(lines)
 
     async def read_line(self, deadline: float) -> str:
         while True:
@@ -151,10 +151,6 @@ class _StreamConnection:
     def _feed(self, data: bytes) -> None:
         self._lines.feed(data if self._commands is None else self._commands.feed(data))
 
-    @property
-    def unread(self) -> bool:
-        return self._echo is None and self._lines.pending
-
     async def close(self) -> None:
         self._writer.transport.abort()
         await asyncio.sleep(0)  # the transport closes its socket on the next turn of the loop
@@ -169,10 +165,10 @@ async def _websocket(host: str, port: int, deadline: float) -> Connection:
             socket = await websockets.connect(
                 f"ws://{bracketed}:{port}/ws", max_size=MAX_LINE, compression=None, open_timeout=None, close_timeout=1, proxy=None
             )
-    except (OSError, EOFError) as error:
-        raise _nobody(host, port, error) from None
     except failures.WebSocketException as error:
         raise ProtocolError(f"{host}:{port} does not speak WebSocket: {error}") from None
+    except (OSError, EOFError, ValueError) as error:
+        raise _nobody(host, port, error) from None
     return _WebSocketConnection(socket, failures)
 
 
@@ -199,10 +195,6 @@ class _WebSocketConnection:
                 raise ServerClosed(f"the server closed the connection: {error}") from None
             self._lines.feed(message.encode() if isinstance(message, str) else message)
         return line
-
-    @property
-    def unread(self) -> bool:
-        return self._lines.pending
 
     async def close(self) -> None:
         await self._socket.close()
