@@ -63,7 +63,9 @@ def test_options_of_playing_have_their_effect(tmp_path, server):
     base = f"brim gym run -t byte --port {server.port} --games lights -n 6 --json -q "
     few = json.loads(run(base + "--max-samples 4 --buffer-size 3", tmp_path).stdout)
     assert (few["samples"], few["buffer"]) == (4, {"size": 3, "evicted": 1})
-    assert json.loads(run(base + "--policy random --max-steps 1 --keep success", tmp_path).stdout)["filtered"]["not kept"] > 0
+    nothing = run(base.replace("-q", "") + "--policy random --max-steps 1 --keep success", tmp_path)
+    assert json.loads(nothing.stdout)["filtered"]["not kept"] > 0
+    assert "episode 6/6" in nothing.stderr
     script = {"game": "lights", "difficulty": "easy", "seed": 0, "actions": ["press 1 1"]}
     (tmp_path / "moves.jsonl").write_text(json.dumps(script) + "\n")
     assert json.loads(run(base + "--policy scripted --script moves.jsonl", tmp_path).stdout)["by_status"] == {"failure": 6}
@@ -79,8 +81,10 @@ def test_a_server_that_stops_answering_is_exit_status_one(tmp_path):
         port = silent.getsockname()[1]
         line = f"brim gym run -t byte --host 127.0.0.1 --port {port} --timeout 0.2 --retries 0 -n 3 --json"
         facts = json.loads(run(line, tmp_path, status=1).stdout)
-    assert facts["by_status"] == {"error": 3}
-    assert facts["errors"] == {"ServerTimeout": 3}
+        assert facts["by_status"] == {"error": 3}
+        assert facts["errors"] == {"ServerTimeout": 3}
+        facts = json.loads(run(line + " --timeout 9 --episode-timeout 0.2", tmp_path, status=1).stdout)
+        assert facts["errors"] == {"ServerTimeout": 3}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +97,14 @@ def test_a_server_that_stops_answering_is_exit_status_one(tmp_path):
         ("--games sodoku", 'Did you mean "sudoku"?'),
         ("--games einstein", "cannot be played to its end"),
         ("--difficulty-min 0.9", "no difficulty lies in 0.9..1.0"),
+        ("--host .foo", "no host can be called '.foo'"),
+        ("--mock -o .", "cannot write .: it is a directory"),
+        ("--mock -o moves.jsonl/buffer.json", "is a file"),
+        ("--timeout nan", "timeout must be a number above 0"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_status_two(tmp_path, options, message):
+    (tmp_path / "moves.jsonl").touch()
     assert message in run(f"brim gym run -t byte {options}", tmp_path, status=2).stderr.splitlines()[-1]
 
 
@@ -107,6 +116,10 @@ def test_info_tells_what_there_is_and_who_answers(tmp_path, server):
     assert facts["server_installed"] is True
     assert json.loads(run("brim gym info --json", tmp_path).stdout)["server"] is None
     assert "nothing listens" in run("brim gym info --port 1", tmp_path, status=1).stdout
+    assert "connect_timeout must be" in run("brim gym info --timeout -1", tmp_path, status=2).stderr
+    help = run("brim gym run --help", tmp_path).stdout
+    assert all(len(line) <= 80 for line in help.splitlines() if line.strip().startswith("brim gym"))
+    assert "130 interrupted" in " ".join(help.split())
 
 
 def test_serving_until_it_is_interrupted(tmp_path):

@@ -47,8 +47,7 @@ def test_lines_are_what_lies_between_newlines(data, cuts):
     lines = Lines()
     for piece in pieces_of(data, cuts):
         lines.feed(piece)
-    assert list(lines) == [line.rstrip(b"\r").decode("utf-8", "replace") for line in data.split(b"\n")[:-1]]
-    assert lines.pending == bool(data.split(b"\n")[-1])
+    assert list(iter(lines.pop, None)) == [line.rstrip(b"\r").decode("utf-8", "replace") for line in data.split(b"\n")[:-1]]
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
@@ -63,7 +62,9 @@ def test_a_line_that_is_too_long_is_refused_before_it_fills_the_memory(ending, s
 
 def test_echo_and_prompts_are_taken_out_of_what_a_terminal_shows():
     echo = EchoFilter()
-    for line in ("hint", "mode k1"):
-        echo.sent(line)
+    echo.sent(["hint", "mode k1"])
     shown = ["hint", "Hint: Try pressing", "> mode k1", '{"mode":"k1"}', "> > hint"]
     assert [echo.keep(line) for line in shown] == [None, "Hint: Try pressing", None, '{"mode":"k1"}', "hint"]
+    echo.sent(["never echoed", "mode k2"])
+    echo.sent(["show", "mode k3"])
+    assert [echo.keep(line) for line in ("never echoed", "show", "mode k3")] == ["never echoed", None, None]

@@ -29,6 +29,7 @@ def test_it_listens_when_it_has_started_and_not_any_more_when_it_has_stopped():
     pid = server.pid
     socket.create_connection((server.host, server.port), timeout=5).close()
     assert server.running
+    assert server.start().pid == pid
     server.stop()
     assert not server.running
     assert not alive(pid)
@@ -58,6 +59,10 @@ def test_a_port_that_is_taken_and_options_that_are_wrong_are_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(ConnectionFailed, match=r"something listens on .* already"):
             PuzzleServer(port=taken.getsockname()[1]).start()
+    for host in ('a"b', "300.0.0.1", "no.such.host.invalid", ".foo"):
+        with pytest.raises(ConnectionFailed, match="cannot listen on") as raised:
+            PuzzleServer(host=host).start()
+        assert len(str(raised.value).splitlines()) == 1
     with pytest.raises(OptionError, match="transport"):
         PuzzleServer("http")
 

@@ -335,6 +335,7 @@ def test_episodes_are_a_function_of_the_seed():
     assert {episode.difficulty for episode in episodes} == {"easy", "medium", "hard"}
     assert len({episode.seed for episode in episodes}) == 300
     assert episodes[0] != other.episode(0)
+    assert GymConfig(games="lights").games == ("lights",)
     assert {GymConfig(difficulty_range=(0.4, 0.6)).episode(n).difficulty for n in range(20)} == {"medium"}
 
 
@@ -349,7 +350,17 @@ def test_episodes_are_a_function_of_the_seed():
         ({"transport": "http"}, "transport"),
         ({"lanes": 0}, "lanes"),
         ({"port": 70000}, "port"),
-        ({"host": ""}, "host is empty"),
+        ({"host": ""}, "host must name"),
+        ({"host": 5}, "host must name"),
+        ({"seed": "a"}, "seed"),
+        ({"max_retries": 1.5}, "max_retries"),
+        ({"read_timeout": "3"}, "read_timeout"),
+        ({"read_timeout": True}, "read_timeout"),
+        ({"max_retry_delay": None}, "max_retry_delay"),
+        ({"rewards": None}, "rewards"),
+        ({"difficulty_range": (0.1,)}, "difficulty_range"),
+        ({"difficulty_range": ("a", "b")}, "difficulty_range"),
+        ({"games": "light"}, 'Did you mean "lights"'),
         ({"max_retries": -1}, "max_retries"),
         ({"read_timeout": 0}, "read_timeout"),
         ({"retry_delay": 31}, "retry_delay"),

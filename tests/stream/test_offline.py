@@ -663,3 +663,13 @@ def test_a_tokenizer_may_be_any_object_of_that_kind(folder):
     chat.adds_bos = True
     stream = OfflineDatasetStream(numbered(folder, 2), chat)
     assert [int(sample.input_ids[0]) for sample in stream] == [BYTE.bos_id] * 2
+
+
+def test_a_torn_last_line_is_an_error_with_its_place_that_advises_no_option_of_a_command(folder):
+    path = write(folder / "torn.jsonl", [{"text": "a"}, {"text": "b"}], blank=(0,))
+    path.write_bytes(path.read_bytes() + b'{"text": "c')
+    with pytest.raises(DataError, match=r"torn\.jsonl:4: the last line is torn: .* remove the line$") as error:
+        OfflineDatasetStream(path, "byte")
+    assert "--" not in str(error.value)
+    path.write_bytes(path.read_bytes() + b'"}')
+    assert [sample.length for sample in OfflineDatasetStream(path, "byte")] == [2, 2, 2]

@@ -16,6 +16,7 @@ from brim.stream import replay_draw, sum_tree
 from brim.stream.entries import Entries
 from brim.stream.replay import ReplayBuffer
 from brim.stream.replay_config import ReplayBufferConfig
+from brim.stream.replay_ids import IdIndex
 from brim.stream.sample import DIFFICULTIES, SampleSource
 
 
@@ -213,6 +214,44 @@ def test_a_few_positive_priorities_come_first_and_then_anyone():
     assert buffer.state().weights.sum() == 3.0
 
 
+@pytest.mark.parametrize("gone", [0, 1, 4000])
+def test_a_draw_of_a_few_does_not_go_through_all(gone):
+    """Counted in random words: 5 of 8000 have a weight; then 40 whose priorities lie far apart; then none has any."""
+    buffer = ReplayBuffer(max_size=8000, priority_alpha=1.0)
+    keys = buffer.add_batch(numbered(8000, length=1), np.arange(8000) >= 7995)
+    buffer.remove(keys[100 : 100 + gone])
+    calls = [
+        lambda: buffer.sample(32),
+        lambda: buffer.update_priorities(keys[-40:], 100.0 ** -np.arange(40)) and buffer.sample(32),
+        lambda: buffer.sample_uniform(32),
+        lambda: buffer.sample_uniform(32, replace=True),
+        lambda: buffer.update_priorities(keys[-40:], np.zeros(40)) and buffer.sample(32),
+    ]
+    for call in calls:
+        before = buffer.state().drawn
+        assert len(call()) == 32
+        assert buffer.state().drawn - before < 1500
+
+
+@pytest.mark.parametrize("way", ["add", "batch", "update", "binary", "json"])
+def test_an_entry_of_priority_0_comes_last_also_where_alpha_is_0(tmp_path, way):
+    buffer = ReplayBuffer(priority_alpha=0.0)
+    several, priorities = numbered(20), [0.0, *[1.0, 5.0] * 9, 2.0]
+    if way == "add":
+        for one, priority in zip(several, priorities, strict=True):
+            buffer.add(one, priority)
+    else:
+        keys = buffer.add_batch(several, priorities)
+        if way == "update":
+            buffer.update_priorities(keys, priorities[::-1])
+            buffer.update_priorities(keys, priorities)
+    if way in ("binary", "json"):
+        buffer.save(tmp_path / f"x.{way}")
+        buffer = ReplayBuffer.load(tmp_path / f"x.{way}")
+    assert all("s0" not in buffer.sample(n).sample_ids for n in [1, 3, 10, 19] * 20)
+    assert buffer.sample(20).sample_ids[-1] == "s0"
+
+
 def test_when_all_priorities_are_zero_draws_are_uniform():
     buffer = ReplayBuffer(seed=4)
     buffer.add_batch(numbered(10), np.zeros(10))
@@ -227,10 +266,11 @@ def test_uniform_draws_are_uniform_also_where_entries_are_gone(n, gone):
     buffer = ReplayBuffer(max_size=100, seed=6)
     keys = buffer.add_batch(numbered(100), np.arange(100.0))
     buffer.remove(keys[np.arange(gone) * 100 // max(gone, 1)])
-    found = counted(buffer, 6000 // n, n, uniform=True)
-    assert far_from(found, np.full(100 - gone, 6000 / (100 - gone))) < 1.5
+    expected = np.full(100 - gone, 6000 / (100 - gone))
+    assert far_from(counted(buffer, 6000 // n, n, uniform=True), expected) < 1.7
     assert buffer.sample_uniform(500, replace=True).weights.tolist() == [1.0] * 500
-    assert far_from(counted(buffer, 6, 1000, uniform=True, replace=True), np.full(100 - gone, 6000 / (100 - gone))) < 1.5
+    assert far_from(counted(buffer, 6, 1000, uniform=True, replace=True), expected) < 1.7
+    assert far_from(counted(buffer, 6000 // n, n, uniform=True, replace=True), expected) < 1.7
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.floats(0, 1), st.floats(0, 1), st.booleans())
@@ -244,6 +284,27 @@ def test_importance_weights_are_as_defined(priorities, alpha, beta, replace):
         expected = (len(priorities) * drawn) ** -beta
         assert np.allclose(draw.weights, expected / expected.max(), rtol=1e-5)
         assert draw.weights.max() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("priorities", "beta", "expected"),
+    [
+        ([1e-200, 1e200], 1.0, [1.0, 0.0]),
+        ([5e-324, 5e-324], 1.0, [1.0, 1.0]),
+        ([1e-310, 1.0], 1.0, [1.0, 0.0]),
+        ([1e-3, 1.0], 400.0, [1.0, 0.0]),
+        ([5e-324, 1e280], 1e308, [1.0, 0.0]),
+        ([1e-200, 2e-200], 1.0, [1.0, 0.5]),
+        ([1e200, 2e200, 0.0], 2.0, [1.0, 0.25, 1.0]),
+    ],
+)
+def test_importance_weights_lie_between_0_and_1_however_far_apart_priorities_are(priorities, beta, expected):
+    buffer = ReplayBuffer(priority_alpha=1.0, importance_beta=beta)
+    buffer.add_batch(numbered(len(priorities)), priorities)
+    with np.errstate(all="raise"):
+        draw = buffer.sample(len(priorities))
+    assert draw.weights[np.argsort(draw.keys)].tolist() == pytest.approx(expected)
+    assert draw.weights.max() == 1.0
 
 
 def test_beta_of_a_call_goes_before_that_of_the_options():
@@ -298,6 +359,59 @@ def test_keys_of_entries_that_are_gone_change_nobody():
     assert buffer.snapshot().priorities.tolist() == [2.0, 8.0, 4.0]
 
 
+def test_slots_that_were_freed_are_taken_again_lowest_first():
+    """Many at a time, then one by one, which are lined up in another way."""
+    buffer = ReplayBuffer(max_size=200)
+    keys = buffer.add_batch(numbered(200))
+    order = np.random.default_rng(3).permutation(200)
+    buffer.remove(keys[order[:100]])
+    for place in order[100:150].tolist():
+        assert buffer.remove([keys[place]]) == 1
+    assert [buffer.add(sample(i)) % 200 for i in range(150)] == sorted(order[:150].tolist())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=60))
+def test_the_slots_of_an_id_are_those_that_were_not_discarded(steps):
+    index, naive = IdIndex(), {}
+    for add, id, slot in steps:
+        if add:
+            index.add(id, slot)
+            naive.setdefault(id, {})[slot] = None
+        elif slot in naive.get(id, {}):
+            index.discard(id, slot)
+            del naive[id][slot]
+    assert [index.slots(id) for id in range(4)] == [list(naive.get(id, {})) for id in range(4)]
+    assert [id in index for id in range(4)] == [bool(naive.get(id)) for id in range(4)]
+
+
+def test_the_lowest_goes_also_after_entries_came_and_went_in_batches():
+    buffer, naive = ReplayBuffer(max_size=100, eviction_policy="priority"), Naive(100, "priority")
+    rng = np.random.default_rng(4)
+    for number in range(60):
+        several = [sample(f"{number}-{i}") for i in range(rng.integers(1, 12))]
+        for one, priority in zip(several, priorities := rng.integers(0, 9, len(several)).astype(float), strict=True):
+            naive.add(one, priority)
+        buffer.add_batch(several, priorities)
+        if number % 4 == 3:  # there is room for some, so that the next batch comes in as a whole
+            gone = rng.integers(0, buffer.size, 3)
+            buffer.remove(buffer.snapshot().keys[gone])
+            naive.entries = [entry for place, entry in enumerate(naive.entries) if place not in gone]
+        assert buffer.snapshot().sample_ids == [entry[0].sample_id for entry in naive.entries]
+
+
+def test_what_a_draw_or_a_snapshot_shares_with_the_buffer_cannot_be_written_to():
+    buffer = ReplayBuffer()
+    buffer.add(sample("a"))
+    draw, snapshot = buffer.sample(1), buffer.snapshot()
+    for shared in (draw.spans, snapshot.store(), snapshot.store(np.array([0])), snapshot.store().sample(0)):
+        for array in (shared.tokens, shared.learned):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+    draw.tokens[:] = 9  # a copy
+    buffer.add(sample("b"))  # the buffer itself goes on
+    assert [one.input_ids.tolist() for one in buffer.get_all()] == [[1, 2, 3]] * 2
+
+
 def test_priorities_follow_rewards_and_difficulty():
     buffer = ReplayBuffer()
     buffer.add_batch([sample("a", reward=1.0, difficulty=0.5), sample("b", reward=-3, difficulty=0.9), sample("c")], [1.0, 2.0, 5.0])
@@ -322,6 +436,20 @@ def test_a_new_sample_has_the_priority_that_was_given_or_its_own_or_the_default(
     assert buffer.get_all()[1].priority == 2.0
 
 
+@pytest.mark.parametrize("keys", [100_000, 1e5, [100_000.9], [[100_000]], [[1], [1, 2]], ["a"], [2**70], None], ids=str)
+def test_what_cannot_be_a_key_is_refused_and_changes_nothing(keys):
+    buffer = ReplayBuffer()
+    buffer.add(sample("a"))
+    for call in (lambda: buffer.remove(keys), lambda: buffer.update_priorities(keys, 1.0), lambda: buffer.update_priorities(keys, [1.0])):
+        with pytest.raises(OptionError, match="keys must be"):
+            call()
+    assert (buffer.remove([]), buffer.update_priorities([], []), buffer.size, buffer.stale_updates) == (0, 0, 1, 0)
+    assert buffer.update_priorities(np.array([100_000, 2**64 - 1], np.uint64), [2.0, 2.0]) == 1
+    for priorities in (1.0, ["much"], [[1.0]], [1.0, [1.0]]):
+        with pytest.raises(OptionError, match="priorities"):
+            buffer.update_priorities([100_000], priorities)
+
+
 @pytest.mark.parametrize("priority", [-1.0, math.nan, math.inf, 1e300])
 def test_what_cannot_be_a_priority_is_refused_and_changes_nothing(priority):
     buffer = ReplayBuffer()
@@ -332,6 +460,7 @@ def test_what_cannot_be_a_priority_is_refused_and_changes_nothing(priority):
         lambda: buffer.add_batch([sample("x"), sample("y")], [1.0, priority]),
         lambda: buffer.update_priorities(keys[:2], [5.0, priority]),
         lambda: buffer.update_priority("s0", priority),
+        lambda: buffer.update_priority("nobody", priority),
     ]
     for call in calls:
         with pytest.raises(OptionError, match="priority is"):
@@ -380,6 +509,12 @@ def test_too_few_samples_are_said_to_be_too_few():
     "options",
     [
         {"max_size": 0},
+        {"seed": 1.5},
+        {"seed": "x"},
+        {"seed": True},
+        {"priority_alpha": "x"},
+        {"default_priority": 1e300},
+        {"default_priority": 1e200, "priority_alpha": 2.0},
         {"eviction_policy": "lifo"},
         {"priority_alpha": -1.0},
         {"importance_beta": math.nan},
@@ -401,6 +536,8 @@ def test_options_come_alone_or_on_top_of_a_config():
     assert ReplayBuffer(config).config is not None
     assert ReplayBuffer(config, max_size=7).config == ReplayBufferConfig(max_size=7, seed=9)
     assert ReplayBufferConfig.from_dict(config.to_dict()) == config
+    of_numpy = ReplayBufferConfig(max_size=np.int64(5), seed=np.int32(9), priority_alpha=np.float32(0.5), default_priority=1)
+    assert [type(value) for value in of_numpy.to_dict().values() if not isinstance(value, str)] == [int, float, float, int, int, int]
 
 
 @settings(max_examples=30)
@@ -533,21 +670,50 @@ def test_columns_are_taken_in_as_samples_are():
         sample("b", [1, 2, 3]),
         sample(3, [4, 5], reward=1.0, success=False),
     ]
-    bad = [
-        {"lengths": np.array([1, 3, 3])},
-        {"lengths": np.array([7, 3, -4])},
-        {"tokens": -tokens},
-        {"tokens": tokens + 0.5},
-        {"sample_ids": ["a", "b", 3.0]},
-        {"sample_ids": ["a", "b"]},
-        {"reward": np.array([np.inf, 0, 0])},
-        {"difficulty": np.array([0.5, 0.5, 2.0])},
-        {"success": np.array([1, 2, 0])},
-        {"learned": np.full(6, 2)},
-    ]
-    for changed in bad:
-        with pytest.raises(DataError):
-            Entries.of_columns(**{"sample_ids": ["a", "b", 3], "tokens": tokens, "lengths": lengths} | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lengths": np.array([1, 3, 3])}, "lengths add up to 7"),
+        ({"lengths": np.array([7, 3, -4])}, "lengths of row 2 is -4"),
+        ({"lengths": np.array([1, 2**32 + 3, 2])}, "lengths of row 1 is 4294967299; it must be an integer from 0 to 2147483647"),
+        ({"lengths": np.array([1, 2.5, 2])}, "lengths of row 1 is 2.5"),
+        ({"lengths": np.array([[1, 3, 2]])}, "lengths has shape"),
+        ({"tokens": -np.arange(6)}, "tokens of row 1 is -1"),
+        ({"tokens": np.array([0, 0, 0, 0, 2**32, 0])}, "tokens of row 2 is 4294967296"),
+        ({"tokens": np.arange(6) + 0.5}, "tokens must be integers"),
+        ({"tokens": np.array(7)}, "tokens of shape"),
+        ({"sample_ids": ["a", "b", 3.0]}, "sample_ids of row 2 is 3.0"),
+        ({"sample_ids": ["a", True, 3]}, "sample_ids of row 1 is True"),
+        ({"sample_ids": ["a", "b"]}, "lengths has shape"),
+        ({"reward": np.array([0, np.nan, np.inf])}, "reward of row 2 is inf"),
+        ({"reward": np.array(["1", "2", "3"])}, "reward must be numbers"),
+        ({"difficulty": np.array([0.5, 0.5, 2.0])}, "difficulty of row 2 is 2.0; it must be between 0 and 1"),
+        ({"success": np.array([1, 2, 0])}, "success of row 1 is 2; it must be an integer from -1 to 1"),
+        ({"success": np.array([257, 1, 0])}, "success of row 0 is 257"),
+        ({"success": np.array([1, 1, np.nan])}, "success of row 2 is nan"),
+        ({"learned": np.array([0, 1, 1, 1, 256, 1])}, "learned of row 2 is 256; it must be an integer from 0 to 1"),
+        ({"learned": np.array([0.5, 1, 1, 1, 1, 1])}, "learned of row 0 is 0.5"),
+    ],
+    ids=str,
+)
+def test_columns_that_cannot_be_samples_are_refused_before_they_are_cast(changed, message):
+    given = {"sample_ids": ["a", "b", 3], "tokens": np.arange(6), "lengths": np.array([1, 3, 2])}
+    with pytest.raises(DataError, match=message):
+        Entries.of_columns(**given | changed)
+
+
+def test_columns_may_be_empty_or_of_any_type_that_holds_the_values():
+    assert len(Entries.of_columns([], [], [])) == 0
+    entries = Entries.of_columns(
+        ["a", "b"], np.array([1, 2, 3], np.uint64), np.array([1.0, 2.0]), learned=np.array([True, False, True]), reward=np.array([1, -1])
+    )
+    assert (entries.columns["length"].tolist(), entries.learned.tolist(), entries.columns["reward"].tolist()) == (
+        [1, 2],
+        [1, 0, 1],
+        [1, -1],
+    )
 
 
 @settings(max_examples=30)

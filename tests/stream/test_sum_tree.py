@@ -100,6 +100,22 @@ def test_of_a_slot_that_comes_twice_the_last_weight_counts():
     assert (tree.total, tree.weights[3]) == (3.0, 2.0)
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (6,), (2, 3), (1, 2, 3)])
+def test_numbers_and_slots_may_have_any_shape(shape):
+    tree, plain = SumTree(300), SumTree(300)
+    slots = np.arange(0, 300, 50)[: int(np.prod(shape))].reshape(shape)
+    tree.set(slots, slots + 1.0)
+    plain.set(slots.ravel(), slots.ravel() + 1.0)
+    assert (tree.total, tree.weights.tolist()) == (plain.total, plain.weights.tolist())
+    tree.set([7], [1.0])
+    below = np.linspace(0, 0.99, slots.size).reshape(shape) * tree.total
+    for numbers in (below, np.asfortranarray(below).reshape(shape), below.tolist()):
+        found = tree.find(numbers)
+        assert found.shape == shape
+        assert found.ravel().tolist() == np.searchsorted(tree.weights.cumsum(), below.ravel(), side="right").tolist()
+
+
 @pytest.mark.parametrize(
     ("slots", "weights"), [([0], [-1.0]), ([0], [np.nan]), ([0], [np.inf]), ([0], [LARGEST * 2]), ([20], [1.0]), ([-1], [1.0])]
 )

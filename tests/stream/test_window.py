@@ -224,6 +224,15 @@ def test_ids_that_come_twice_in_the_buffer_stay_two_samples():
     buffer.add(StreamSample(sample_id="1", input_ids=[1], loss_mask=[1]))
     table = rolling(buffer).build_next_window().plan.table
     assert len(set(table.ids)) == len(table) == 5
+    buffer.add(StreamSample(sample_id="\ud800", input_ids=[1], loss_mask=[1]))
+    assert len(rolling(buffer).build_next_window().plan.table) == 6
+
+
+def test_samples_with_segments_of_their_own_are_refused():
+    buffer = filled(5)
+    buffer.add(StreamSample(sample_id="two", input_ids=[1, 2], loss_mask=[1, 1], segment_ids=[1, 2]))
+    with pytest.raises(DataError, match="'two' has segments of its own"):
+        rolling(buffer).build_next_window()
 
 
 def test_too_few_and_too_long_samples_are_refused_and_damage_is_noticed(tmp_path):

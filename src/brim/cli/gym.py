@@ -10,9 +10,10 @@ from click.core import ParameterSource
 
 from brim.cli.gym_show import playing, show_words
 from brim.cli.show import json_option, show_facts, show_json
+from brim.core.atomic import check_target
 from brim.envs.puzzle.errors import PuzzleError
-from brim.envs.puzzle.games import GAMES, LEVELS
-from brim.envs.puzzle.server import SERVER_TRANSPORTS, PuzzleServer, server_installed
+from brim.envs.puzzle.games import GAMES, LEVELS, QUICK, Game
+from brim.envs.puzzle.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
 from brim.envs.puzzle.transport import TRANSPORTS, connect
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode
@@ -58,7 +59,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option("--script", metavar="FILE", help="What the scripted policy plays.")
 @click.option("--max-steps", type=int, default=_DEFAULT.max_steps, show_default=True, help="An episode that is longer is a failure.")
 @click.option("--max-samples", type=click.IntRange(min=1), help="Stop after so many samples.")
-@click.option("--timeout", type=float, default=10.0, show_default=True, help="Seconds for a connection, and for a whole reply.")
+@click.option("--timeout", type=float, default=_DEFAULT.read_timeout, show_default=True, help="Seconds for a reply; a connection has 10.")
 @click.option("--episode-timeout", type=float, default=_DEFAULT.episode_timeout, show_default=True, help="Seconds for an episode.")
 @click.option("--retries", type=int, default=_DEFAULT.max_retries, show_default=True, help="Of an episode whose connection failed.")
 @click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
@@ -81,22 +82,25 @@ def run(ctx: click.Context, **options: Any) -> None:
     Examples:
       brim gym run -t gpt2 --mock --num-episodes 10
       brim gym run -t gpt2 --host localhost --port 8023
-      brim gym run -t byte --games lights,sudoku -n 1000 --lanes 32 --keep success -o buffer.brim
-      brim gym run -t byte --policy scripted --script moves.jsonl --difficulty-max 0.4
+      brim gym run -t byte --games lights,sudoku -n 1000 --lanes 32 -o buffer.brim
+      brim gym run -t byte --policy scripted --script moves.jsonl --keep success
 
-    Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or there is no server.
+    Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or there is no server (any more), 130 interrupted.
     """
     from brim.data.tokenizer import load_tokenizer
     from brim.stream.replay import ReplayBuffer
 
     _refuse_useless(ctx, options)
+    if options["output"] is not None:
+        if not options["output"]:
+            raise click.UsageError("-o needs the name of a file")
+        check_target(options["output"])
     stream = _mock(options) if options["mock"] else _real(options, load_tokenizer(options["tokenizer"]))
     buffer = ReplayBuffer(max_size=options["buffer_size"], seed=options["seed"])
     try:
-        with stream, playing(stream, episodes=options["num_episodes"], quiet=options["quiet"]) as each:
+        with stream, playing(stream, episodes=options["num_episodes"], quiet=options["quiet"]):
             for count, sample in enumerate(stream, 1):
                 buffer.add(sample)
-                each()
                 if count == options["max_samples"]:
                     break
     except BaseException:
@@ -145,7 +149,7 @@ def _real(options: dict[str, Any], tokenizer: Any) -> Any:
         difficulty_range=(options["difficulty_min"], options["difficulty_max"]),
         lanes=options["lanes"],
         max_steps=options["max_steps"],
-        connect_timeout=options["timeout"],
+        connect_timeout=min(options["timeout"], _DEFAULT.connect_timeout),
         read_timeout=options["timeout"],
         episode_timeout=options["episode_timeout"],
         max_retries=options["retries"],
@@ -215,13 +219,13 @@ def _rounded(value: float | None) -> str:
 @click.option("--host", default=_DEFAULT.host, show_default=True, help="Ask this machine for a server.")
 @click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Ask this port for a server.")
 @click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Ask in this way.")
-@click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option("--timeout", type=float, default=_DEFAULT.connect_timeout, show_default=True, help="Seconds to wait for an answer.")
 @json_option
 @click.pass_context
 def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: float, as_json: bool) -> None:
     """Show what can be played, by whom, and with which options.
 
-    A server is looked for only if --host or --port say where.
+    A server is looked for only if an option says where or how.
 
     \b
     Examples:
@@ -232,15 +236,15 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
     Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
     """
     asked = any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port", "transport", "timeout"))
-    server = asyncio.run(_ask(host, port, transport, timeout)) if asked else None
+    server = asyncio.run(_ask(GymConfig(host=host, port=port, transport=transport, connect_timeout=timeout))) if asked else None
     games = [
         {
             "game": game.name,
             "moves": list(game.moves),
             "difficulties": list(LEVELS),
             "playable": game.unplayable is None,
-            "by_default": game.unplayable is None and not game.slow,
-            "note": game.unplayable or ("a server may need long to make one" if game.slow else None),
+            "by_default": game.name in QUICK,
+            "note": game.unplayable or _note(game),
         }
         for game in GAMES.values()
     ]
@@ -250,6 +254,10 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
     else:
         _show_info(facts, games)
     ctx.exit(1 if server is not None and not server["answers"] else 0)
+
+
+def _note(game: Game) -> str | None:
+    return "a server may need long to make one" if game.slow else "a server shows only a part of it" if game.hidden else None
 
 
 def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
@@ -275,10 +283,11 @@ def _when(game: dict[str, Any]) -> str:
     return "never" if not game["playable"] else "by default" if game["by_default"] else "if named"
 
 
-async def _ask(host: str, port: int, transport: Any, timeout: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"host": host, "port": port, "answers": False, "transport": None, "error": None}
+async def _ask(config: GymConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {"host": config.host, "port": config.port, "answers": False, "transport": None, "error": None}
+    deadline = asyncio.get_running_loop().time() + config.connect_timeout
     try:
-        connection = await connect(host, port, transport, deadline=asyncio.get_running_loop().time() + timeout)
+        connection = await connect(config.host, config.port, config.transport, deadline=deadline)
     except PuzzleError as error:
         return {**found, "error": str(error)}
     await connection.close()
@@ -306,4 +315,4 @@ def serve(host: str, port: int, transport: Any) -> None:
         click.echo(f"{server.host}:{server.port}")
         click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)
         server.wait()
-        raise click.ClickException(f"the server ended by itself; it said: {server.output()[-500:].strip() or 'nothing'}")
+        raise click.ClickException(f"the server ended by itself; it said: {last_words(server.output()) or 'nothing'}")

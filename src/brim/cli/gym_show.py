@@ -1,7 +1,8 @@
 """How playing looks: a table of the lanes that moves, or a line now and then where there is no terminal."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import click
@@ -22,28 +23,43 @@ def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[Callable[[], None], None, None]:
-    """Shows on stderr how a stream does; what is yielded is to be called after every sample."""
+def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[None, None, None]:
+    """Shows on stderr how a stream does, within the block."""
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield _lines(stream, episodes, quiet)
-        return
-    with Live(console=console, get_renderable=lambda: _table(stream, episodes), refresh_per_second=8, transient=True):
-        yield lambda: None
+    if quiet:
+        yield
+    elif console.is_terminal:
+        with Live(console=console, get_renderable=lambda: _table(stream, episodes), refresh_per_second=8, transient=True):
+            yield
+    else:
+        with _lines(stream, episodes):
+            yield
 
 
-def _lines(stream: Any, episodes: int, quiet: bool) -> Callable[[], None]:
-    """A line for each tenth of the episodes."""
-    told = 0
+@contextmanager
+def _lines(stream: Any, episodes: int) -> Generator[None, None, None]:
+    """A line for each tenth of the episodes, whatever becomes of them."""
+    left, told = Event(), 0
 
-    def each() -> None:
+    def look() -> None:
         nonlocal told
         tenths = 10 * stream.metrics.num_episodes // episodes
-        if tenths > told and not quiet:
+        if tenths > told:
             told = tenths
             click.echo(_line(stream, episodes), err=True)
 
-    return each
+    def watch() -> None:
+        while not left.wait(0.1):
+            look()
+
+    watching = Thread(target=watch, name="progress", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        left.set()
+        watching.join()
+        look()
 
 
 def _line(stream: Any, episodes: int) -> str:

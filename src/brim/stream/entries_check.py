@@ -29,6 +29,8 @@ def check_columns(ids: Column, tokens: Column, lengths: Column, learned: Column,
     total = int(lengths.sum(dtype=np.int64))
     if not tokens.shape == learned.shape == (total,):
         raise DataError(f"lengths add up to {total} for tokens of shape {tokens.shape} and learned of shape {learned.shape}")
+    if total and tokens.dtype.kind not in "iu":
+        raise DataError(f"tokens must be integers, got an array of {tokens.dtype}")
     _check("tokens", tokens, 0, LONGEST, lengths)
     _check("learned", learned, 0, 1, lengths)
     ranges: dict[str, tuple[float, float]] = {"reward": (-_LARGEST, _LARGEST), "difficulty": (0.0, 1.0), "success": (-1, 1)}

@@ -7,9 +7,8 @@ the first sample that it had not given out. A slow consumer slows the lanes down
 
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
-from concurrent.futures import CancelledError
-from contextlib import aclosing, closing, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from brim.core.errors import BrimError, MismatchError, OptionError
@@ -22,9 +21,9 @@ from brim.envs.puzzle.policies import HintPolicy
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode, GymStep
+from brim.stream.gym_iterate import AsyncItems, Iterated
 from brim.stream.gym_run import Run
 from brim.stream.lanes import Lane
-from brim.stream.loop_thread import LoopThread
 from brim.stream.metrics import StreamMetrics
 from brim.stream.protocols import StreamState
 from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
@@ -32,12 +31,13 @@ from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
 _LAYOUT = RowFormat(shape="prompt").layout({"prompt": "", "response": ""})
 
 
-class GymEpisodeStream:
+class GymEpisodeStream(Iterated):
     """Samples from episodes, one for each action: the prompt is read, the action and the end token are learned, as in a row of
     {"prompt", "response"}. Both `for` and `async for`; `iter_episodes` and `episodes` give the episodes themselves.
 
     Lanes play while the consumer works: with `for` in a thread of their own, with `async for` in the running loop. Leaving the loop closes
-    their connections; the next one goes on after the last sample that was given.
+    their connections; the next one goes on after the last sample that was given. So does one after `close`. A server that was there and is
+    gone ends the loop with a PuzzleError, and what was not played is played by the next one.
 
     Example:
         config = GymConfig(port=8023, games=("lights",), difficulty_range=(0.0, 0.4))
@@ -65,11 +65,12 @@ class GymEpisodeStream:
         Args:
             policy: Who plays; the server's hints, if nobody else.
             episodes: How many of `config.episode`, or which ones, or None for no end.
-            keep: Which episodes become samples. What is left out is counted, as are samples that are too short or too long.
+            keep: Which episodes become samples; asked once for each. What is left out is counted, as are samples too short or too long.
             learn_invalid: Whether actions that were refused become samples too; their reward tells them apart.
             policy_version: Goes into every sample, as of the moment when its action was chosen.
             ordered: Whether episodes come in the order of their numbers, or as they end.
         """
+        super().__init__()
         self.config, self.policy, self.ordered = config, policy if policy is not None else HintPolicy(), ordered
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
         self._dataset_id, self._keep, self._learn_invalid = dataset_id, keep, learn_invalid
@@ -83,8 +84,6 @@ class GymEpisodeStream:
         self._count = episodes if isinstance(episodes, int) else None if self._specs is None else len(self._specs)
         if self._count is not None and self._count < 0:
             raise OptionError(f"episodes must not be negative, got {self._count}")
-        self._run: Run | None = None
-        self._thread: LoopThread | None = None
         self._lanes: tuple[Lane, ...] = ()
         self._rewind()
 
@@ -111,49 +110,47 @@ class GymEpisodeStream:
         return Fill(sum(lane.busy for lane in self._lanes), len(self._lanes))
 
     def __iter__(self) -> Iterator[StreamSample]:
-        with closing(self._iterate()) as delivered:
-            for position, episode in delivered:
-                yield from self._open(position, episode)
+        return self._iterate(self._open)
 
     def iter_episodes(self) -> Iterator[GymEpisode]:
         """The episodes, in the place of their samples. `keep` and the lengths do not apply."""
-        with closing(self._iterate()) as delivered:
-            for position, episode in delivered:
-                yield self._whole(position, episode)
+        return self._iterate(self._whole)
 
-    async def __aiter__(self) -> AsyncIterator[StreamSample]:
-        async with aclosing(self._aiterate()) as delivered:
-            async for position, episode in delivered:
-                for sample in self._open(position, episode):
-                    yield sample
+    def __aiter__(self) -> AsyncItems[StreamSample]:
+        return AsyncItems(self, self._open)
 
-    async def episodes(self) -> AsyncIterator[GymEpisode]:
+    def episodes(self) -> AsyncItems[GymEpisode]:
         """As `iter_episodes`, for `async for`."""
-        async with aclosing(self._aiterate()) as delivered:
-            async for position, episode in delivered:
-                yield self._whole(position, episode)
+        return AsyncItems(self, self._whole)
 
     def samples_of(self, episode: GymEpisode, *, count: bool = True) -> list[StreamSample]:
         """What `for` makes of an episode that came from `iter_episodes`. What is left out is counted, unless it was already."""
-        refused = self.metrics.record_filtered if count else _nothing
+        refused: Counter[str] = Counter()
+        samples = self._make_samples(episode, refused)
+        if count:
+            for reason, number in refused.items():
+                for _ in range(number):
+                    self.metrics.record_filtered(reason)
+        return samples
+
+    def _make_samples(self, episode: GymEpisode, refused: Counter[str]) -> list[StreamSample]:
+        if self._keep is not None and not self._keep(episode):
+            refused["not kept"] += len(episode.steps)
+            return []
         kept: list[GymStep] = []
         for step in episode.steps:
-            if self._keep is not None and not self._keep(episode):
-                refused("not kept")
-            elif not step.valid and not self._learn_invalid:
-                refused("invalid action")
+            if not step.valid and not (self._learn_invalid and _is_text(step.action)):
+                refused["invalid action"] += 1
             elif not step.action:
-                refused("empty action")
+                refused["empty action"] += 1
             else:
                 kept.append(step)
-        if not kept:
-            return []
         rows = [{"prompt": step.prompt, "response": step.action} for step in kept]
-        encoded = encode_rows(rows, self._tokenizer, _LAYOUT, lambda at: f"{episode.episode_id} step {kept[at].step_index}")
+        encoded = encode_rows(rows, self._tokenizer, _LAYOUT, lambda at: f"{episode.episode_id} step {kept[at].step_index}") if rows else []
         samples: list[StreamSample] = []
         for step, (tokens, mask) in zip(kept, encoded, strict=True):
             if len(tokens) not in self._lengths:
-                refused("too long" if len(tokens) >= self._lengths.stop else "too short")
+                refused["too long" if len(tokens) >= self._lengths.stop else "too short"] += 1
             else:
                 samples.append(self._sample(episode, step, tokens, mask))
         return samples
@@ -174,14 +171,19 @@ class GymEpisodeStream:
         Raises:
             MismatchError: The state belongs to another stream.
         """
-        self._refuse_running()
-        if state.get("stream") != self._identity:
-            raise MismatchError("this state belongs to another gym stream: other games, difficulties, seed, episodes, or filters")
-        self._rewind()
-        self._position, self._ahead = int(state["episode"]), set(state["ahead"])
-        self._given = {int(position): int(count) for position, count in state["given"]}
-        self.errors = dict(state["errors"])
-        self.metrics = StreamMetrics.from_dict(state["metrics"])
+        with self._lock:
+            self._refuse_running()
+            if state.get("stream") != self._identity:
+                raise MismatchError("this state belongs to another gym stream: other games, difficulties, seed, episodes, or filters")
+            try:
+                position, ahead = _count(state["episode"]), {_count(position) for position in state["ahead"]}
+                given = {_count(position): _count(count) for position, count in state["given"]}
+                errors = {str(kind): _count(count) for kind, count in state["errors"].items()}
+                metrics = StreamMetrics.from_dict(state["metrics"])
+            except (AttributeError, BrimError, KeyError, TypeError, ValueError) as error:
+                raise MismatchError(f"this state of a gym stream is damaged: {type(error).__name__}: {error}") from None
+            self._rewind()
+            self._position, self._ahead, self._given, self.errors, self.metrics = position, ahead, given, errors, metrics
 
     def reset(self) -> None:
         self.close()
@@ -190,21 +192,6 @@ class GymEpisodeStream:
     async def areset(self) -> None:
         await self.aclose()
         self._rewind()
-
-    def close(self) -> None:
-        """Stop the lanes and close their connections."""
-        run, thread, self._run, self._thread = self._run, self._thread, None, None
-        self.state = StreamState.CLOSED
-        if thread is not None:
-            _end(run, thread)
-        elif run is not None:
-            run.cancel()
-
-    async def aclose(self) -> None:
-        if self._run is not None and self._thread is None:
-            await self._run.aclose()
-            self._run = None
-        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,47 +205,10 @@ class GymEpisodeStream:
     async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
-    def _iterate(self) -> Generator[tuple[int, GymEpisode], None, None]:
-        self._refuse_running()
-        thread = self._thread = LoopThread("gym lanes")
-        try:
-            run = thread.call(self._start())
-            while (delivered := thread.call(run.next())) is not None:
-                yield delivered
-            self._exhausted(run)
-        except CancelledError:
-            if self._thread is thread:  # else another thread has closed the stream, and that is no error here
-                raise
-        except Exception:
-            self.state = StreamState.ERROR
-            raise
-        finally:
-            if self._thread is thread:
-                _end(self._run, thread)
-                self._run = self._thread = None
-                self._idle()
-
-    async def _aiterate(self) -> AsyncGenerator[tuple[int, GymEpisode], None]:
-        self._refuse_running()
-        run = await self._start()
-        try:
-            while (delivered := await run.next()) is not None:
-                yield delivered
-            self._exhausted(run)
-        except Exception:
-            self.state = StreamState.ERROR
-            raise
-        finally:
-            await run.aclose()
-            if self._run is run:
-                self._run = None
-                self._idle()
-
-    async def _start(self) -> Run:
-        self.state = StreamState.STREAMING
+    def _new_run(self) -> Run:
         if self.metrics.num_episodes == 0:
             self.metrics.began = time.monotonic()
-        run = self._run = Run(
+        run = Run(
             self.config,
             self.policy,
             self._spec,
@@ -271,40 +221,31 @@ class GymEpisodeStream:
         self._lanes = run.lanes
         return run
 
-    def _exhausted(self, run: Run) -> None:
-        if not run.closed:
-            self.state = StreamState.EXHAUSTED
-
-    def _idle(self) -> None:
-        if self.state is StreamState.STREAMING:
-            self.state = StreamState.IDLE
-
-    def _refuse_running(self) -> None:
-        if self._run is not None or self._thread is not None:
-            raise BrimError("this stream is being iterated already; leave that loop, or close the stream first")
-
     def _spec(self, position: int) -> EpisodeSpec:
         return self.config.episode(position) if self._specs is None else self._specs[position]
 
-    def _open(self, position: int, episode: GymEpisode) -> Iterator[StreamSample]:
-        """Its samples, each counted when it is given out."""
+    def _open(self, run: Run, position: int, episode: GymEpisode) -> Iterator[StreamSample]:
+        """Its samples, each counted when it is given out, and none after the run was closed."""
         given = self._given.get(position, 0)
+        samples = self.samples_of(episode, count=given == 0)
         if given == 0:
             self._count_episode(episode)
-        samples = self.samples_of(episode, count=given == 0)
         for number, sample in enumerate(samples[given:], given + 1):
             self._given[position] = number
             if number == len(samples):
                 self._delivered(position)
             self.metrics.record(sample)
             yield sample
+            if run.closed:
+                return
         if len(samples) <= given:
             self._delivered(position)
 
-    def _whole(self, position: int, episode: GymEpisode) -> GymEpisode:
-        self._count_episode(episode)
+    def _whole(self, run: Run, position: int, episode: GymEpisode) -> Iterator[GymEpisode]:
+        if not self._given.get(position):
+            self._count_episode(episode)
         self._delivered(position)
-        return episode
+        yield episode
 
     def _count_episode(self, episode: GymEpisode) -> None:
         self.metrics.record_episode(episode.status, episode.spec.difficulty)
@@ -351,12 +292,16 @@ class GymEpisodeStream:
         )
 
 
-def _end(run: Run | None, thread: LoopThread) -> None:
-    if run is not None:
-        with suppress(CancelledError):  # somebody else is ending it too
-            thread.call(run.aclose())
-    thread.stop()
+def _is_text(action: str) -> bool:
+    """Half a surrogate pair is none."""
+    try:
+        action.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _nothing(reason: str) -> None:
-    pass
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -1,7 +1,9 @@
 """Options of a gym stream: where the server is, what is played, how long anything may take, what an episode is worth."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 from brim.core.errors import OptionError, check_counts, one_of
 from brim.core.rng import raw_bits
@@ -29,8 +31,8 @@ class RewardConfig:
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            if not math.isfinite(value):
-                raise OptionError(f"the reward {option.name} must be a finite number, got {value}")
+            if not is_number(value) or not math.isfinite(value):
+                raise OptionError(f"the reward {option.name} must be a finite number, got {value!r}")
             if option.name != "success" and value > 0:
                 raise OptionError(f"the reward {option.name} must not be above 0, got {value}: it could be earned without solving anything")
 
@@ -49,7 +51,7 @@ class GymConfig:
     port: int = 8023
     transport: TransportName = "auto"
     games: tuple[str, ...] | None = None
-    """None is all games that a server makes quickly. A game that is named twice comes twice as often."""
+    """None is all games that a server makes quickly and shows whole. A single name will do; what is named twice comes twice as often."""
     difficulty_range: tuple[float, float] = (0.0, 1.0)
     """Easy is 0.3, medium 0.5, hard 0.7; those within are played."""
     lanes: int = 8
@@ -61,42 +63,59 @@ class GymConfig:
     read_timeout: float = 30.0
     """For a whole reply."""
     episode_timeout: float = 300.0
-    """For an episode, with all reconnecting and all thinking of the policy."""
+    """For an episode, with all reconnecting and all thinking of the policy, but without the time in which nothing listens, or in which
+    lanes wait for a consumer that has enough to take."""
     max_retries: int = 3
     """How often an episode is taken up again after its connection failed."""
     retry_delay: float = 1.0
     """Before the first retry; it doubles with each one that follows."""
     max_retry_delay: float = 30.0
+    """The longest of these. A server that was there and that nobody finds any more is waited for as long as this, then it is gone."""
     seed: int = 42
     """Decides which puzzles are played."""
     rewards: RewardConfig = field(default_factory=RewardConfig)
 
     def __post_init__(self) -> None:
+        """
+        Raises:
+            OptionError: An option has a value that cannot work.
+            UnknownGame: There is no such game, or it cannot be played to its end.
+        """
         one_of("transport", self.transport, TRANSPORTS)
         check_counts(lanes=self.lanes, max_steps=self.max_steps, port=self.port)
         if self.port > 65535:
             raise OptionError(f"port must be at most 65535, got {self.port}")
-        if not self.host:
-            raise OptionError("host is empty; name a machine, such as localhost")
-        if self.max_retries < 0:
-            raise OptionError(f"max_retries must not be negative, got {self.max_retries}")
+        if not isinstance(self.host, str) or not self.host.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"host must name a machine, such as localhost, got {self.host!r}")
+        if type(self.max_retries) is not int or self.max_retries < 0:
+            raise OptionError(f"max_retries must be an integer that is not negative, got {self.max_retries!r}")
+        if type(self.seed) is not int:
+            raise OptionError(f"seed must be an integer, got {self.seed!r}")
         for name in ("connect_timeout", "read_timeout", "episode_timeout"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise OptionError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
-        if not 0 <= self.retry_delay <= self.max_retry_delay < math.inf:
-            raise OptionError(f"retry_delay must lie between 0 and max_retry_delay ({self.max_retry_delay}), got {self.retry_delay}")
+            if not is_number(getattr(self, name)) or not 0 < getattr(self, name) < math.inf:
+                raise OptionError(f"{name} must be a number above 0 and finite, got {getattr(self, name)!r}")
+        delays = (self.retry_delay, self.max_retry_delay)
+        if not all(map(is_number, delays)) or not 0 <= delays[0] <= delays[1] < math.inf:
+            raise OptionError(f"retry_delay must lie between 0 and max_retry_delay ({delays[1]!r}), got {delays[0]!r}")
+        if not isinstance(self.rewards, RewardConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"rewards must be a RewardConfig, got {self.rewards!r}")
+        self._check_what_is_played()
+
+    def _check_what_is_played(self) -> None:
         if self.games is not None:
-            object.__setattr__(self, "games", tuple(self.games))
-            if not self.games:
+            games = (self.games,) if isinstance(self.games, str) else tuple(self.games)  # pyright: ignore[reportUnnecessaryIsInstance]
+            object.__setattr__(self, "games", games)
+            if not games:
                 raise OptionError("games is empty; name some, or leave it out for all that are quick")
-            for name in self.games:
+            for name in games:
                 game(name)
-        low, high = self.difficulty_range
-        if not 0 <= low <= high <= 1:
-            raise OptionError(f"difficulty_range must be two numbers that rise between 0 and 1, got {self.difficulty_range}")
+        ends: Any = self.difficulty_range
+        good = isinstance(ends, tuple | list) and len(cast(Sequence[Any], ends)) == 2 and all(map(is_number, cast(Sequence[Any], ends)))
+        if not good or not 0 <= ends[0] <= ends[1] <= 1:
+            raise OptionError(f"difficulty_range must be two numbers that rise between 0 and 1, got {ends!r}")
         if not self.levels:
             known = ", ".join(f"{level} {DIFFICULTIES[level]}" for level in LEVELS)
-            raise OptionError(f"no difficulty lies in {low}..{high}; there are: {known}")
+            raise OptionError(f"no difficulty lies in {ends[0]}..{ends[1]}; there are: {known}")
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -109,3 +128,8 @@ class GymConfig:
         games = self.games or QUICK
         which, how, seed = (int(word) for word in raw_bits(3, seed=self.seed, purpose="gym/episode", epoch=number))
         return EpisodeSpec(number=number, game=games[which % len(games)], difficulty=self.levels[how % len(self.levels)], seed=seed >> 33)
+
+
+def is_number(value: object) -> bool:
+    """An integer or a real one; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -2,7 +2,8 @@
 
 An episode ends exactly once, as success, failure, timeout or error. When its connection fails it is taken up again on another one: seeds
 are deterministic, so what was asked before is asked again and must lead to the same position. An action that closes the session twice in a
-row at the same place is what closed it; it then counts as invalid and the episode goes on without it.
+row at the same place, on a server that has answered something in this episode, is what closed it; it then counts as invalid and the episode
+goes on without it. The next such action counts so only if something was answered in between.
 """
 
 import asyncio
@@ -11,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from brim.core.errors import BrimError
 from brim.envs.puzzle.candidates import candidates
-from brim.envs.puzzle.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed
+from brim.envs.puzzle.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
 from brim.envs.puzzle.games import Game, game
 from brim.envs.puzzle.hints import action_of
 from brim.envs.puzzle.policy import EpisodeSpec, Policy, Turn
 from brim.envs.puzzle.session import Outcome, PuzzleSession
 from brim.stream.gym_config import GymConfig
-from brim.stream.lanes import Backoff, Lane
+from brim.stream.lanes import Backoff, Clock, Lane
 from brim.stream.sample import DIFFICULTIES, EpisodeStatus
 
 
@@ -56,6 +58,8 @@ class GymEpisode:
     seconds: float = 0.0
     attempts: int = 1
     """Connections it was played on."""
+    last_hints: int = 0
+    """Hints after the last action, such as those that made the player give up. They belong to no step and cost nothing."""
 
     @property
     def episode_id(self) -> str:
@@ -76,7 +80,7 @@ class GymEpisode:
 
     @property
     def hints(self) -> int:
-        return sum(step.hints for step in self.steps)
+        return sum(step.hints for step in self.steps) + self.last_hints
 
     @property
     def invalid(self) -> int:
@@ -95,6 +99,9 @@ class _Progress:
     prompt: str = ""
     hints: int = 0
     """Since the last action."""
+    attempts: int = 0
+    error: PuzzleError | None = None
+    """Of the last attempt that failed."""
     version: int | None = None
     pending: str | None = None
     """An action that was chosen and not answered yet."""
@@ -102,55 +109,84 @@ class _Progress:
     """Whether the pending action has met the end of a connection."""
     closings: int = 0
     """Actions that did so twice."""
+    answered: bool = False
+    """Whether the server has answered a hint or an action since the last of these."""
+
+
+class _PolicyRaised(Exception):  # noqa: N818
+    """Carries what a policy raised past everything that is about servers."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class EpisodePlayer:
     """Plays episodes on one lane, and keeps its connection from one to the next."""
 
-    def __init__(self, config: GymConfig, policy: Policy, backoff: Backoff, lane: Lane, version: Callable[[], int | None]) -> None:
-        self._config, self._policy, self._backoff, self._lane, self._version = config, policy, backoff, lane, version
+    def __init__(
+        self, config: GymConfig, policy: Policy, backoff: Backoff, clock: Clock, lane: Lane, version: Callable[[], int | None]
+    ) -> None:
+        self._config, self._policy, self._backoff, self._clock, self._lane, self._version = config, policy, backoff, clock, lane, version
+        self._wants_hints = bool(getattr(policy, "wants_hints", False))
         self._session: PuzzleSession | None = None
 
     async def play(self, spec: EpisodeSpec) -> GymEpisode:
         """
         Raises:
-            ConnectionFailed: No connection was ever made. Any other failure of the server is part of the episode.
-            Exception: What the policy raises.
+            ConnectionFailed: No connection was ever made, or the server is gone. Any other failure of the server is part of the episode.
+            BaseException: What the policy raises.
         """
-        began, progress, attempts = time.monotonic(), _Progress(game(spec.game)), 0
+        began, progress, limit = time.monotonic(), _Progress(game(spec.game)), asyncio.timeout(None)
         error: PuzzleError | None = None
-        status, reason = EpisodeStatus.TIMEOUT, "out of time"
-        limit = asyncio.timeout(self._config.episode_timeout)
         try:
             async with limit:
-                while True:
-                    attempts += 1
-                    try:
-                        status, reason = await self._attempt(spec, progress)
-                        error = None
-                        break
-                    except PuzzleError as failure:
-                        error = failure
-                        await self.drop()
-                    if isinstance(error, ConnectionFailed) and not self._backoff.ever:
-                        raise error
-                    if self._backoff.gone or attempts > self._config.max_retries + 2 * progress.closings:
-                        status, reason = EpisodeStatus.ERROR, type(error).__name__
-                        break
-                    self._lane.retries += 1
-                    if not isinstance(error, ConnectionFailed):  # for these the next connection waits by itself
-                        await self._backoff.pause(attempts, spec.number)
+                with self._clock.running(limit, self._config.episode_timeout):
+                    status, reason, error = await self._tries(spec, progress)
         except TimeoutError:
             await self.drop()
             if not limit.expired():
-                raise  # the policy's own
+                raise
+            status, reason = EpisodeStatus.TIMEOUT, "out of time"
+            if not progress.observation:  # the player had no turn
+                error = progress.error or ServerTimeout(
+                    f"the server did not start {spec.episode_id} in {self._config.episode_timeout} seconds"
+                )
+                status, reason = EpisodeStatus.ERROR, type(error).__name__
+        except _PolicyRaised as raised:
+            await self.drop()
+            raise raised.error from None
         except BaseException:
             await self.drop()
             raise
-        seconds = time.monotonic() - began
+        if status is not EpisodeStatus.ERROR:
+            self._backoff.answered()
+        elif error is not None and not (progress.game.slow and isinstance(error, ServerTimeout)):
+            self._backoff.failed(error)
         return GymEpisode(
-            spec=spec, steps=tuple(progress.steps), status=status, reason=reason, error=error, seconds=seconds, attempts=attempts
+            spec=spec,
+            steps=tuple(progress.steps),
+            status=status,
+            reason=reason,
+            error=error,
+            seconds=time.monotonic() - began,
+            attempts=progress.attempts,
+            last_hints=progress.hints,
         )
+
+    async def _tries(self, spec: EpisodeSpec, progress: _Progress) -> tuple[EpisodeStatus, str, PuzzleError | None]:
+        while True:
+            try:
+                progress.attempts += 1
+                return *await self._attempt(spec, progress), None
+            except ConnectionFailed:
+                raise  # the server is gone
+            except PuzzleError as failure:
+                progress.error = failure
+                await self.drop()
+            if progress.attempts > self._config.max_retries + 2 * progress.closings:
+                return EpisodeStatus.ERROR, type(progress.error).__name__, progress.error
+            self._lane.retries += 1
+            await self._backoff.pause(progress.attempts, spec.number)
 
     async def drop(self) -> None:
         """Throw the connection away."""
@@ -174,12 +210,7 @@ class EpisodePlayer:
         if self._session is None:
             self._session = await self._backoff.open()
             self._lane.transport = self._session.transport
-        try:
-            seen = await self._session.start(spec, progress.asked)
-        except PuzzleError as error:
-            self._backoff.failed_to_start(error)
-            raise
-        self._backoff.worked()
+        seen = await self._session.start(spec, progress.asked)
         if progress.observation and any(seen.get(key) != progress.observation.get(key) for key in ("grid", "grid_display")):
             raise ProtocolError(f"{spec.episode_id} was taken up again, and {len(progress.asked)} requests led to another position")
         progress.observation, progress.prompt = seen, progress.game.prompt(seen)
@@ -187,13 +218,14 @@ class EpisodePlayer:
 
     async def _choose(self, session: PuzzleSession, spec: EpisodeSpec, progress: _Progress) -> str | None:
         hint = None
-        if self._policy.wants_hints:
+        if self._wants_hints:
             words = await session.hint()
             hint = None if words is None else action_of(words, progress.observation)
             if words is not None and (hint is None or progress.game.check(hint)):
                 raise ProtocolError(f"a hint in {spec.episode_id} makes no sense: {words[:80]!r}")
             progress.asked.append("hint")
             progress.hints += 1
+            self._answered(progress)
         turn = Turn(
             episode=spec,
             step=len(progress.steps),
@@ -204,15 +236,26 @@ class EpisodePlayer:
             history=tuple(step.action for step in progress.steps),
             refused=bool(progress.steps) and not progress.steps[-1].valid,
         )
-        progress.version = self._version()
-        return await self._policy.act(turn)
+        try:
+            progress.version = self._version()
+            action: Any = await self._policy.act(turn)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            raise _PolicyRaised(error) from None
+        if action is not None and not isinstance(action, str):
+            who = getattr(self._policy, "name", type(self._policy).__name__)
+            what = f"an action is a string, or None to give up, not {action!r:.60}"
+            raise _PolicyRaised(BrimError(f"the policy {who} in step {turn.step} of {spec.episode_id}: {what}"))
+        return None if action is None else action.strip(" ")
 
     async def _act(self, session: PuzzleSession, progress: _Progress, action: str) -> Outcome:
         try:
             outcome = await session.act(action)
         except ServerClosed:
-            if progress.closed:
+            if progress.closed and progress.answered:
                 progress.closings += 1
+                progress.answered = False
                 self._took(
                     progress,
                     action,
@@ -230,8 +273,13 @@ class EpisodePlayer:
             raise
         if outcome.code != "NOT_A_MOVE":
             progress.asked.append(action)
+            self._answered(progress)
         self._took(progress, action, outcome)
         return outcome
+
+    def _answered(self, progress: _Progress) -> None:
+        progress.answered = True
+        self._backoff.answered()
 
     def _took(self, progress: _Progress, action: str, outcome: Outcome) -> None:
         rewards = self._config.rewards

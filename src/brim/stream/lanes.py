@@ -1,11 +1,12 @@
-"""What the lanes of a gym stream share: who plays which episode next, and how long to leave a server alone that does not answer.
+"""What the lanes of a gym stream share: who plays which episode next, the time, and how long a server that does not answer is waited for.
 
 Lanes are tasks of one event loop; nothing here is for threads.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from brim.core.rng import raw_bits
@@ -81,78 +82,126 @@ class Dispatcher:
             self._next += 1
 
 
-class Backoff:
-    """How lanes meet a server that fails: one knocks for all of them, less and less often, and when it is gone nobody waits for it.
+class Clock:
+    """The time of the episodes of a run. While it is held it stands still for all of them: what they wait for is no fault of theirs."""
 
-    A server that refuses connections is tried by one lane at a time, after a delay that doubles; after `max_retries` such retries it is
-    gone. It is gone too when as many episodes in a row as all lanes together may try have failed to start. While it is gone every episode
-    fails at once, but for one knock each `max_retry_delay`, which may find it back.
+    def __init__(self) -> None:
+        self._limits: dict[asyncio.Timeout, float] = {}
+        """Those that run, and the seconds that were left to them when the clock was held."""
+        self._holds = 0
+
+    @contextmanager
+    def running(self, limit: asyncio.Timeout, seconds: float) -> Generator[None, None, None]:
+        """Within the block, so much of this time is left until `limit`, which has been entered."""
+        self._limits[limit] = seconds
+        if not self._holds:
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+        try:
+            yield
+        finally:
+            del self._limits[limit]
+
+    def hold(self) -> None:
+        """To be followed by `release`; whoever holds it last, releases it."""
+        self._holds += 1
+        if self._holds == 1:
+            now = asyncio.get_running_loop().time()
+            for limit in self._limits:
+                if not limit.expired():
+                    self._limits[limit] = (limit.when() or now) - now
+                    limit.reschedule(None)
+
+    def release(self) -> None:
+        self._holds -= 1
+        if self._holds == 0:
+            now = asyncio.get_running_loop().time()
+            for limit, left in self._limits.items():
+                if not limit.expired():
+                    limit.reschedule(now + left)
+
+
+class Backoff:
+    """How lanes meet a server that fails. No episode is given up because a server is away: they wait for it together, or the run ends.
+
+    While nothing listens, one lane at a time knocks, after a delay that doubles, and the clock of all episodes stands still. The server is
+    gone when more than `max_retries` knocks in more than `max_retry_delay` seconds were in vain. It is gone too when many episodes in a row
+    (as many as there are lanes, four at least) ended in an error of their own and not one request of a player was answered in between.
     """
 
-    def __init__(self, config: GymConfig) -> None:
-        self._config = config
-        self.ever = False
-        """Whether a connection was ever made."""
+    def __init__(self, config: GymConfig, clock: Clock) -> None:
+        self._config, self._clock = config, clock
         self.gone: PuzzleError | None = None
-        self._failures = 0
-        self._unstarted = 0
-        self._knock_at = 0.0
+        """What the run ends with."""
+        self._ever = False
+        self._knocks = 0
+        self._away_since = 0.0
+        self._errors = 0
         self._knocking = asyncio.Lock()
 
     async def open(self) -> PuzzleSession:
-        """
+        """A connection; waits for a server that is away.
+
         Raises:
-            PuzzleError: There is no connection to be had.
+            ConnectionFailed: There never was a server, or it is gone.
+            PuzzleError: What answers there is no puzzle server.
         """
-        self._fail_fast()
-        if self._failures:
+        while True:
+            if self.gone is not None:
+                raise ConnectionFailed(str(self.gone))
+            if not self._knocks:
+                if (session := await self._try()) is not None:
+                    return session
+                continue
             async with self._knocking:
-                self._fail_fast()
-                if self._failures and self.gone is None:
-                    await asyncio.sleep(self._delay(self._failures, "gym/knock", 0))
-                return await self._try()
-        return await self._try()
+                if not self._knocks or self.gone is not None:
+                    continue
+                self._clock.hold()
+                try:
+                    await asyncio.sleep(self._delay(self._knocks, "gym/knock", 0))
+                    if (session := await self._try()) is not None:
+                        return session
+                finally:
+                    self._clock.release()
 
     async def pause(self, attempt: int, number: int) -> None:
         """Before an episode is taken up again."""
         await asyncio.sleep(self._delay(attempt, "gym/retry", number))
 
-    def failed_to_start(self, error: PuzzleError) -> None:
-        self._unstarted += 1
-        if self._unstarted >= (self._config.max_retries + 1) * self._config.lanes:
-            self._lose(error)
+    def answered(self) -> None:
+        """The server did what a player asked for."""
+        self._errors = 0
+        self._away_since = asyncio.get_running_loop().time()
 
-    def worked(self) -> None:
-        """An episode has started."""
-        self._unstarted, self.gone = 0, None
+    def failed(self, error: PuzzleError) -> None:
+        """An episode has ended in an error."""
+        self._errors += 1
+        if self._errors >= max(self._config.lanes, 4):
+            why = f"{self._errors} episodes in a row ended in an error, and nothing was played in between; the last: {error}"
+            self.gone = type(error)(f"{self._config.host}:{self._config.port} is no puzzle server, or gone: {why}")
 
-    async def _try(self) -> PuzzleSession:
-        failures, config = self._failures, self._config
+    async def _try(self) -> PuzzleSession | None:
+        """A connection, or None if nothing listens."""
+        knocks, config, now = self._knocks, self._config, asyncio.get_running_loop().time
         try:
             session = await PuzzleSession.open(
                 config.host, config.port, config.transport, connect_timeout=config.connect_timeout, read_timeout=config.read_timeout
             )
         except ConnectionFailed as error:
-            if failures == self._failures:  # else another lane has counted what we both ran into
-                self._failures += 1
-                if self._failures > config.max_retries:
-                    self._lose(error)
+            if not self._ever:
+                raise
+            if knocks == self._knocks:  # else another lane has counted what we both ran into
+                self._knocks += 1
+                if knocks == 0:
+                    self._away_since = now()
+                away = now() - self._away_since
+                if knocks >= config.max_retries and away >= config.max_retry_delay:
+                    self.gone = ConnectionFailed(f"the server is gone, for {away:.1f} seconds and {self._knocks} knocks: {error}")
+            return None
+        except PuzzleError:
+            self._ever = True  # something is there
             raise
-        except PuzzleError as error:
-            self.failed_to_start(error)
-            raise
-        self.ever, self._failures = True, 0
+        self._ever, self._knocks = True, 0
         return session
-
-    def _lose(self, error: PuzzleError) -> None:
-        self.gone = error
-        self._knock_at = asyncio.get_running_loop().time() + self._config.max_retry_delay
-
-    def _fail_fast(self) -> None:
-        if self.gone is not None and asyncio.get_running_loop().time() < self._knock_at:
-            raise type(self.gone)(str(self.gone))
-        if self.gone is not None:
-            self._knock_at = asyncio.get_running_loop().time() + self._config.max_retry_delay
 
     def _delay(self, attempt: int, purpose: str, number: int) -> float:
         longest = min(self._config.retry_delay * 2 ** min(attempt - 1, 30), self._config.max_retry_delay)

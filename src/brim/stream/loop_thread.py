@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
-from threading import Lock, Thread
+from concurrent.futures import CancelledError, Future
+from threading import RLock, Thread, current_thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,10 +14,11 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-        self._lock = Lock()
+        self._lock = RLock()  # what is collected in between may stop the thread, too
         self._ended = False
+        self._waited: set[Future[Any]] = set()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Its result. Interrupted while it waits, it is cancelled.
@@ -29,28 +30,73 @@ class LoopThread:
             if self._ended:
                 coroutine.close()
                 raise CancelledError
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = self._submit(coroutine)
+        return self._result(future)
+
+    def stop(self, last: Coroutine[Any, Any, None] | None = None) -> None:
+        """End the thread, after `last`. What still ran is cancelled, and has its last words.
+
+        Waits for that, except in the thread itself, where an iterator that nobody uses any more can be collected: there it is only begun.
+        """
+        with self._lock:
+            ended, self._ended = self._ended, True
+            future = None if ended else self._submit(_last_words(last))
+        if future is None and last is not None:
+            last.close()
+        if current_thread() is self._thread:
+            return
         try:
-            return future.result()
+            if future is not None:
+                self._result(future)
+        finally:
+            self._thread.join()
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[tuple[T | None, BaseException | None]]":
+        future = asyncio.run_coroutine_threadsafe(_caught(coroutine), self._loop)
+        self._waited.add(future)
+        future.add_done_callback(self._waited.discard)
+        return future
+
+    def _result(self, future: "Future[tuple[T | None, BaseException | None]]") -> T:
+        try:
+            result, error = future.result()
         except BaseException:
             future.cancel()
             raise
+        if error is not None:
+            raise error
+        return result  # pyright: ignore[reportReturnType]
 
-    def stop(self) -> None:
-        """End the thread. What still ran is cancelled, and has its last words."""
-        with self._lock:
-            ended, self._ended = self._ended, True
-        if not ended:
-            asyncio.run_coroutine_threadsafe(_last_words(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+    def _work(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            with self._lock:
+                self._ended = True
             self._loop.close()
+            for future in list(self._waited):  # whatever ended the loop, nobody waits for it
+                future.cancel()
 
 
-async def _last_words() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
-    await asyncio.get_running_loop().shutdown_default_executor()
+async def _caught(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What it raises as a value: SystemExit and its like would end the loop before anybody heard of them."""
+    try:
+        return await coroutine, None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return None, error
+
+
+async def _last_words(last: Coroutine[Any, Any, None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        if last is not None:
+            await last
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await loop.shutdown_asyncgens()
+        loop.call_later(0, loop.stop)  # after the callbacks that tell who waits for these words

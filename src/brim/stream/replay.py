@@ -1,8 +1,10 @@
 """`ReplayBuffer`: a bounded memory of stream samples, drawn from by priority.
 
-Samples are columns here, not objects: tokens lie in one flat array that is never overwritten, and draws and snapshots share it. An entry
-costs O(log n) or less, whatever is done with it. Equal calls give equal results, also after saving and loading: all randomness comes from
-the seed in the options and from how much was drawn before. A buffer is not a data loader; it belongs to one thread.
+Samples are columns here, not objects: tokens lie in one flat array that is never overwritten, and draws and snapshots share it. Adding,
+drawing, updating and removing cost O(log n) an entry, taken over many calls; `sample` says when a draw costs more. What is about all
+entries goes through all: snapshots, filters, statistics, priorities by reward or difficulty, eviction by age. Equal calls give equal
+results, also after saving and loading: all randomness comes from the seed in the options and from how much was drawn before. A buffer is
+not a data loader; it belongs to one thread.
 """
 
 import math
@@ -21,7 +23,7 @@ from brim.stream.entries import NONE, SOURCES, Entries, Log
 from brim.stream.replay_config import ReplayBufferConfig
 from brim.stream.replay_draw import ReplayDraw, Words, importance, pick, pick_uniform
 from brim.stream.replay_json import state_from_dict, state_to_dict
-from brim.stream.replay_places import Keys, Places, Slots
+from brim.stream.replay_places import Keys, Places, Slots, as_keys
 from brim.stream.replay_snapshot import BufferSnapshot
 from brim.stream.replay_state import ReplayState
 from brim.stream.replay_store import load_state, save_state
@@ -53,7 +55,6 @@ class ReplayBuffer:
         self._pending_slots: list[int] = []
         self._tree = SumTree(len(self._places.key))
         self._draws = Words(self.config.seed, "replay-draw")
-        self._limit = math.exp(667 / max(self.config.priority_alpha, 1.0))  # of larger priorities sums could be infinite
 
     def add(self, sample: StreamSample, priority: float | None = None) -> int:
         """Take a sample in and give its key, which is greater than all before it.
@@ -69,8 +70,7 @@ class ReplayBuffer:
                 raise DataError(f"sample {sample.sample_id!r}: {value} does not fit 64 bits")
         if priority is None:
             priority = sample.priority if sample.priority != 1.0 else self.config.default_priority
-        if not 0 <= priority <= self._limit:
-            raise OptionError(f"sample {sample.sample_id!r}: priority is {priority}; it must lie between 0 and {self._limit:.3g}")
+        self.config.check_priority(priority, of=sample.sample_id)
         if self.config.duplicates == "error":
             self._places.check_new([sample.sample_id])
         key = self._places.place(sample.sample_id, float(priority))
@@ -90,7 +90,7 @@ class ReplayBuffer:
         if priorities is None:
             own: NDArray[np.float64] = entries.columns["priority"]
             priorities = np.where(own == 1.0, self.config.default_priority, own)
-        values = self._checked(priorities, len(ids))
+        values = self.config.checked_priorities(priorities, len(ids))
         self._places.check_new(ids)
         self._write_pending()
         keys = self._places.place_all(ids, values)
@@ -101,10 +101,13 @@ class ReplayBuffer:
         """Draw n entries in proportion to P = priority ** alpha over the sum of all, or each as likely as any other if `uniform`.
 
         Without replacement all differ: they are drawn one after the other, each in proportion to the priorities of those that are left.
-        Entries of priority 0 are drawn, uniformly, only when there are no others left to draw.
+        Entries of priority 0, or so small that P is 0, are drawn, uniformly, only when there are no others left to draw.
 
         Importance weights are (N P)^-beta, over the largest in the draw, with N entries in the buffer and P as above, before anything
         was drawn, also without replacement. An entry of priority 0 has the weight 1; if `uniform`, all have.
+
+        A draw goes through all slots, also those that `remove` freed, in three cases: n is more than a quarter of the entries and they are
+        drawn without replacement; or uniformly, with some slots free; or n is hundreds and priorities lie many orders of magnitude apart.
 
         Raises:
             OptionError: There are fewer than n entries to draw from without replacement, or fewer than `min_samples_before_sampling`.
@@ -121,7 +124,7 @@ class ReplayBuffer:
             slots, weights = pick_uniform(keys, places.size, self._draws, n, replace=replace), np.ones(n, np.float32)
         else:
             slots = pick(self._tree, keys, places.size, self._draws, n, replace=replace)
-            weights = importance(self._tree.weights[slots], self._tree.total, places.size, beta)
+            weights = importance(self._tree.weights[slots], beta)
         if replace:
             np.add.at(places.replays, slots, 1)
             replays = places.replays[slots]
@@ -149,23 +152,27 @@ class ReplayBuffer:
 
     def update_priority(self, sample_id: SampleId, priority: float) -> bool:
         """Of all entries with this id; False if there is none."""
+        self.config.check_priority(priority, of=sample_id)
         slots = np.array(self._places.index.slots(sample_id), np.int64)
-        self._set(slots, self._checked(np.full(len(slots), priority), len(slots)))
+        self._set(slots, np.full(len(slots), priority, np.float64))
         return len(slots) > 0
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
         """How many of the keys were still there and have their new priority now. The others are counted in `stale_updates`.
 
         Of a key that comes twice the last priority counts.
+
+        Raises:
+            OptionError: A key is no integer, a priority cannot be one, or there are not as many of both.
         """
-        which = np.asarray(keys, np.int64)
-        values = self._checked(priorities, len(which))
-        slots, here = self._places.find_each(which)
-        if not here.all():
-            slots, values = slots[here], values[here]
-            self._places.counts.stale_updates += len(which) - len(slots)
+        which = as_keys(keys)
+        values = self.config.checked_priorities(priorities, len(which))
+        slots, found = self._places.find(which)
+        if found < len(which):
+            slots, values = slots[slots >= 0], values[slots >= 0]
+            self._places.counts.stale_updates += len(which) - found
         self._set(slots, values)
-        return len(slots)
+        return found
 
     def update_priorities_by_reward(self, alpha: float = 0.1) -> int:
         """Move the priority of every entry with a reward to (1 - alpha) * priority + alpha * max(0, 1 + reward). How many there were."""
@@ -174,7 +181,7 @@ class ReplayBuffer:
         slots, reward = self._column("reward")
         slots, reward = slots[~np.isnan(reward)], reward[~np.isnan(reward)]
         values = (1 - alpha) * self._places.priority[slots] + alpha * np.maximum(0.0, 1.0 + reward)
-        self._set(slots, self._checked(values, len(slots)))
+        self._set(slots, self.config.checked_priorities(values, len(slots)))
         return len(slots)
 
     def update_priorities_by_difficulty(self, target: float, width: float = 0.2) -> int:
@@ -225,9 +232,9 @@ class ReplayBuffer:
 
     def remove(self, keys: ArrayLike) -> int:
         """Take entries out. How many were there."""
-        slots = self._places.find(np.unique(np.asarray(keys, np.int64)))
-        self._places.counts.removed += len(slots)
-        return self._take_out(slots)
+        slots, found = self._places.find(np.unique(as_keys(keys)))
+        self._places.counts.removed += found
+        return self._take_out(slots[slots >= 0])
 
     def evict_older_than(self, policy_version: int) -> int:
         """Evict the entries whose policy version is below; those without one stay. How many there were."""
@@ -325,7 +332,7 @@ class ReplayBuffer:
         ids: list[SampleId] = state.entries.columns["sample_id"].tolist()
         slots = places.restore(state.keys, ids, state.priorities, state.replays, state.high)
         buffer._tree = SumTree(len(places.key))
-        buffer._tree.set(slots, state.weights)
+        buffer._tree.set(slots, np.where(state.priorities > 0, state.weights, 0.0))
         return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -354,19 +361,10 @@ class ReplayBuffer:
         """
         return cls.from_state(state_from_dict(values))
 
-    def _checked(self, priorities: ArrayLike, count: int) -> NDArray[np.float64]:
-        values = np.asarray(priorities, np.float64)
-        if values.shape != (count,):
-            raise OptionError(f"priorities of shape {values.shape} for {count} samples")
-        if count and not (values.min() >= 0 and values.max() <= self._limit):
-            bad = values[~((values >= 0) & (values <= self._limit))][0]
-            raise OptionError(f"priority is {bad}; it must lie between 0 and {self._limit:.3g}")
-        return values
-
     def _set(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
         self._write_pending()
         self._places.set_priorities(slots, priorities)
-        self._tree.set(slots, priorities**self.config.priority_alpha)
+        self._tree.set(slots, self.config.weights(priorities))
 
     def _column(self, name: str) -> tuple[Slots, NDArray[Any]]:
         """Slots in use, oldest first, and a column of the log for them."""
@@ -394,4 +392,4 @@ class ReplayBuffer:
             self._places.renumber(moved, below)
         if self._tree.capacity < len(self._places.key):
             self._tree = self._tree.grown(len(self._places.key))
-        self._tree.set(slots, self._places.priority[slots] ** self.config.priority_alpha)
+        self._tree.set(slots, self.config.weights(self._places.priority[slots]))

@@ -3,7 +3,6 @@
 import math
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from numbers import Real
 from operator import index
 from typing import Any, Literal, SupportsIndex
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import OptionError, check_counts, did_you_mean, one_of
+from brim.data.ids import SampleId
 
 Duplicates = Literal["replace", "keep", "error"]
 
@@ -56,8 +56,8 @@ class ReplayBufferConfig:
         object.__setattr__(self, "eviction_policy", BufferEvictionPolicy(policy))
         one_of("duplicates", self.duplicates, ("replace", "keep", "error"))
         for name in ("priority_alpha", "importance_beta", "default_priority"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 <= value < math.inf:
+            value: Any = getattr(self, name)
+            if not isinstance(value, float | int | np.number) or not 0 <= value < math.inf:
                 raise OptionError(f"{name} must be finite and not negative, got {value!r}")
             object.__setattr__(self, name, value if type(value) is int else float(value))
         if self.default_priority > self.largest_priority:
@@ -75,6 +75,31 @@ class ReplayBufferConfig:
     def weights(self, priorities: NDArray[np.float64]) -> NDArray[np.float64]:
         """priority ** alpha, and 0 for 0 also where alpha is 0."""
         return priorities**self.priority_alpha if self.priority_alpha else np.sign(priorities)
+
+    def check_priority(self, priority: float, *, of: SampleId) -> None:
+        """
+        Raises:
+            OptionError: It is not a number, negative, or too large.
+        """
+        if not (isinstance(priority, float | int | np.number) and 0 <= priority <= self.largest_priority):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"sample {of!r}: priority is {priority!r}; it must lie between 0 and {self.largest_priority:.3g}")
+
+    def checked_priorities(self, given: ArrayLike, count: int) -> NDArray[np.float64]:
+        """
+        Raises:
+            OptionError: There are not as many, or one is as above.
+        """
+        try:
+            values = np.asarray(given, np.float64)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"priorities must be numbers, one for each sample: {error}") from None
+        if values.shape != (count,):
+            raise OptionError(f"priorities of shape {values.shape} for {count} samples")
+        largest = self.largest_priority
+        if count and not (np.minimum.reduce(values) >= 0 and np.maximum.reduce(values) <= largest):
+            row = int(np.argmin((values >= 0) & (values <= largest)))
+            raise OptionError(f"row {row}: priority is {values[row]}; it must lie between 0 and {largest:.3g}")
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "eviction_policy": str(self.eviction_policy)}

@@ -104,10 +104,10 @@ def importance(weights: NDArray[np.float64], beta: float) -> NDArray[np.float32]
     """
     if beta == 0:
         return np.ones(len(weights), np.float32)
-    if weights.min() > 0:
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
         logs = np.log(weights)
-        with np.errstate(over="ignore", under="ignore"):
-            return np.exp(-beta * (logs - logs.min())).astype(np.float32)
+        if (least := logs.min()) > -np.inf:
+            return np.exp(-beta * (logs - least)).astype(np.float32)
     drawn, some = weights > 0, np.ones(len(weights), np.float32)
     if drawn.any():
         some[drawn] = importance(weights[drawn], beta)

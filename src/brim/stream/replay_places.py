@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from brim.core.errors import DataError
+from brim.core.errors import DataError, OptionError
 from brim.data.ids import SampleId
 from brim.stream.replay_config import BufferEvictionPolicy, ReplayBufferConfig
 from brim.stream.replay_draw import Words
@@ -36,6 +36,22 @@ class ReplayCounts:
     replaced: int = 0
     removed: int = 0
     stale_updates: int = 0
+
+
+def as_keys(given: ArrayLike) -> Keys:
+    """
+    Raises:
+        OptionError: These cannot be keys: they are not integers, or not in a row.
+    """
+    try:
+        keys = np.asarray(given)
+    except ValueError:
+        raise OptionError("keys must be integers in one list, got lists of several lengths") from None
+    if keys.ndim != 1:
+        raise OptionError(f"keys must be a list or an array of one dimension, got an array of shape {keys.shape}")
+    if keys.dtype.kind not in "iu" and len(keys):
+        raise OptionError(f"keys must be integers of 64 bits, got an array of {keys.dtype}; take those that a draw or a snapshot gives")
+    return keys.astype(np.int64, copy=False)
 
 
 class Places:
@@ -71,16 +87,17 @@ class Places:
     def rows_in_use(self, below: int) -> NDArray[np.int64]:
         return np.flatnonzero(self._slot_of[:below] >= 0)
 
-    def find(self, keys: Keys) -> Slots:
-        """The slots of those keys whose entries are there."""
-        slots, here = self.find_each(keys)
-        return slots if here.all() else slots[here]
-
-    def find_each(self, keys: Keys) -> tuple[Slots, NDArray[np.bool_]]:
+    def find(self, keys: Keys) -> tuple[Slots, int]:
+        """For each key the slot of its entry, or -1 if that is gone or never was; and of how many it is there."""
         slots = keys % self.config.max_size
         if len(self.key) < self.config.max_size:
-            slots = np.where(slots < len(self.key), slots, 0)
-        return slots, (self.key[slots] == keys) & (keys > 0)
+            slots[slots >= len(self.key)] = 0
+        gone = self.key[slots] != keys
+        if self.key[0] == 0:  # a free slot is not the entry of a key that is 0
+            gone |= keys == 0
+        if stale := np.count_nonzero(gone):
+            slots[gone] = -1
+        return slots, len(keys) - int(stale)
 
     def check_new(self, ids: list[SampleId]) -> None:
         """

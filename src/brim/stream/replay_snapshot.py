@@ -81,6 +81,11 @@ class BufferSnapshot:
         return self._entries.columns["replay_count"][self._rows] + self._replays
 
     @cached_property
+    def segmented(self) -> NDArray[np.bool_]:
+        """Which entries have segments of their own."""
+        return self._entries.columns["segmented"][self._rows] > 0
+
+    @cached_property
     def num_loss_tokens(self) -> NDArray[np.int64]:
         """How many tokens of each entry are learned."""
         sums: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
@@ -101,10 +106,13 @@ class BufferSnapshot:
     def get_lengths(self, rows: Rows | None = None, *, tokenizer_hash: str = "") -> LengthCache:
         """A length for every entry: what a plan is made of. Goes with `store` of the same rows.
 
-        Ids are those of the samples; if two entries have the same, the keys of all entries stand for them.
+        Ids are those of the samples; if two entries have the same, or one is no text, the keys of all entries stand for them.
         """
         which = np.arange(self.size) if rows is None else rows
-        ids = Ids.of(self._entries.columns["sample_id"][self._rows[which]].tolist())
+        try:
+            ids = Ids.of(self._entries.columns["sample_id"][self._rows[which]].tolist())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            ids = Ids.integers(self.keys[which])
         if ids.duplicate() is not None:
             ids = Ids.integers(self.keys[which])
         return LengthCache(ids, self.lengths[which], dataset_hash=self.content_hash(rows), tokenizer_hash=tokenizer_hash)

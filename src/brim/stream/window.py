@@ -156,7 +156,7 @@ class RollingBatchPlanWindow:
         """Draw and plan the next window. What is left of the current one is given up.
 
         Raises:
-            DataError: The buffer has too few samples that the window may hold.
+            DataError: The buffer has too few samples that the window may hold, or one has segments of its own.
             LengthError: A sample does not fit the budget, and `batching.overflow` says it must; or, split, it does not fit a window.
         """
         snapshot = self.buffer.snapshot()
@@ -222,6 +222,9 @@ class RollingBatchPlanWindow:
         return BatchPlan.build(lengths, self.config.plan_config(number)).num_microbatches(0)
 
     def _window(self, snapshot: BufferSnapshot, rows: NDArray[np.int64], number: int) -> Window:
+        if snapshot.segmented[rows].any():
+            first = snapshot.sample_ids[int(rows[snapshot.segmented[rows]][0])]
+            raise DataError(f"sample {first!r} has segments of its own, which a plan cannot keep apart; add each of them as a sample")
         store = snapshot.store(rows, pad_id=self.pad_id, tokenizer_hash=self.tokenizer_hash)
         plan = BatchPlan.build(snapshot.get_lengths(rows, tokenizer_hash=self.tokenizer_hash), self.config.plan_config(number))
         return Window(number, plan, store, snapshot.keys[rows], snapshot.fingerprint, snapshot.size)

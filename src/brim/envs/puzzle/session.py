@@ -4,8 +4,8 @@ Replies have no end of their own. So every request ends with a command that the 
 time: the refusal marks the end of the reply to exactly this request, and an answer that was late or came twice is never taken for another.
 A session that raised is over, its connection thrown away. The server's own counts of moves are wrong for most games and are not used.
 
-Whoever gets an observation from here need not doubt it: it is of the puzzle that was asked for, its grid is a rectangle of small numbers (of
-letters, for games that have these), and drawing and hint are texts of a bounded length.
+Whoever gets an observation from here need not doubt it: it is of the puzzle that was asked for, its grid is a rectangle of small numbers,
+or of letters for games that have these, and drawing and hint are texts of a bounded length.
 """
 
 import asyncio
@@ -151,13 +151,16 @@ class PuzzleSession:
         valid, code, message = result.get("success") is True, str(result.get("code", "")), str(result.get("message", ""))
         if valid != bool(reply.observations):
             raise self._break(ProtocolError(f"{action!r} was {'accepted without' if valid else 'refused with'} a new position"))
+        if over and not valid and not reply.lost:
+            raise self._break(ProtocolError(f"{action!r} was refused, and yet ended the game"))
         if valid:
             self._see(reply.observations[0])
         success = valid and (solved or (not over and self._observation.get("is_complete") is True))
         return self._outcome(valid=valid, done=success or over, success=success, code=code, message=message)
 
     def _see(self, observation: dict[str, Any]) -> None:
-        assert self._game is not None and self._spec is not None
+        assert self._game is not None
+        assert self._spec is not None
         spec, given = self._spec, tuple(observation.get(word) for word in ("game", "difficulty", "seed"))
         if given != (self._game.title, spec.difficulty, spec.seed):
             raise self._break(ProtocolError(f"asked for {spec.episode_id}, the server gave {'-'.join(str(word)[:40] for word in given)}"))
@@ -220,9 +223,13 @@ def _malformed(observation: Mapping[str, Any], game: Game) -> str | None:
         return f"whose grid is none of 1 to {_MAX_SIDE} rows and columns"
     if any(not isinstance(row, list) or len(cast(list[Any], row)) != width for row in rows):
         return "whose rows are not all of one length"
-    if not all(type(cell) is game.cells and (len(cell) == 1 if game.cells is str else abs(cell) <= _MAX_CELL) for row in rows for cell in row):
+    if not all(_fits(cell, game.cells) for row in rows for cell in row):
         return f"whose cells are not all {'single letters' if game.cells is str else f'integers up to {_MAX_CELL}'}"
     return None
+
+
+def _fits(cell: Any, kind: type[int] | type[str]) -> bool:
+    return isinstance(cell, str) and len(cell) == 1 if kind is str else type(cell) is int and abs(cell) <= _MAX_CELL
 
 
 def _sort(record: Mapping[str, Any], reply: _Reply, last_only: bool) -> None:
