@@ -73,9 +73,13 @@ class LoopThread:
         finally:
             with self._lock:
                 self._ended = True
-            self._loop.close()
             for future in list(self._waited):  # whatever ended the loop, nobody waits for it
                 future.cancel()
+            if tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=1))
+            self._loop.close()
 
 
 async def _caught(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
