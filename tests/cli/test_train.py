@@ -51,7 +51,7 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
     from brim.envs.puzzle.server import PuzzleServer
 
     short = "--rounds 2 --episodes-per-round 4 --games lights --difficulty-max 0.3 --guided 0.75"
-    short += " --min-samples 4 --window-microbatches 2 --passes 1"
+    short += " --min-samples 4 --window-microbatches 2 --passes 1 -b 1024 --overflow truncate"
     with PuzzleServer() as server:
         where = f"--gym-host localhost --gym-port {server.port}"
         line = f"train sft --model model --data train.jsonl --online {where} {short} -o played --json --max-episode-steps 4"
