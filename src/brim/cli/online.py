@@ -143,7 +143,7 @@ def playing_progress(*, quiet: bool, every: int) -> Generator[Any, None, None]:
 
         def on_step(report: Any) -> None:
             speed = human(report.tokens / max(report.seconds, 1e-9))
-            state = f"step {report.step} window {report.epoch} loss {report.loss:.4f} {speed} tokens/s fill {report.fill.ratio:.1%}"
+            state = f"step {report.step} pass {report.epoch} loss {report.loss:.4f} {speed} tokens/s fill {report.fill.ratio:.1%}"
             status.update(state)
             if not console.is_terminal and report.step % every == 0:
                 click.echo(state, err=True)
