@@ -1,5 +1,6 @@
 """A gym stream in a loop, with `for` and with `async for`: one pass at a time, which can be left, and closed from anywhere."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from threading import RLock
@@ -16,7 +17,7 @@ Convert = Callable[[Run, int, GymEpisode], Iterator[T]]
 """What is given out for an episode and its position. It stops when its run was closed."""
 
 
-class Iterated:
+class Iterated(ABC):
     """The part of a stream that knows who iterates it. Deriving classes make the runs."""
 
     state: StreamState
@@ -25,8 +26,9 @@ class Iterated:
         self._lock = RLock()
         self._run: Run | None = None
 
+    @abstractmethod
     def _new_run(self) -> Run:
-        raise NotImplementedError
+        """From where the stream stands."""
 
     def _refuse_running(self) -> None:
         if self._run is not None and not self._run.over:

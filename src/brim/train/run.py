@@ -6,6 +6,7 @@ that is: how the step was cut into microbatches, rows and ranks does not change 
 
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,7 +43,7 @@ NAMED = 8
 """How many samples an error names."""
 
 
-class Run:
+class Run(ABC):
     """One run on one rank. A kind of run says where its batches come from, and where it is in them (`position`)."""
 
     tokenizer: Tokenizer
@@ -57,9 +58,9 @@ class Run:
         self._held: IO[bytes] | None = None
 
     @property
+    @abstractmethod
     def position(self) -> CheckpointPosition:
         """Where the next batch comes from."""
-        raise NotImplementedError
 
     def _recorded(self) -> dict[str, Any]:
         """The options of the run, for its output."""
