@@ -70,7 +70,7 @@ class Run(ABC):
         """What else a checkpoint should say."""
         return {}
 
-    def _write_more(self, directory: Path) -> None:
+    def _write_more(self, directory: Path) -> None:  # noqa: B027  most kinds hold nothing else
         """What else a checkpoint should hold."""
 
     @contextmanager
