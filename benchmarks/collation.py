@@ -27,9 +27,9 @@ from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig
 from brim.batch.collate import collate, pad_sequences
 from brim.batch.torch import loader
 from brim.core.columns import write_columns
-from brim.data.gpt2 import END_OF_TEXT, gpt2_backend
 from brim.data.ids import Ids
 from brim.data.token_store import FORMAT, TokenStore
+from brim.data.tokenizer.gpt2 import END_OF_TEXT, gpt2_backend
 from brim.plan.epoch import MicrobatchSpec
 
 BUDGET, ROW = 25_000, 2048

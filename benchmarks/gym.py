@@ -14,8 +14,8 @@ from contextlib import ExitStack
 
 from harness import Contender, Report, race
 
-from brim.data.tokenizer import ByteTokenizer
-from brim.envs.puzzle.server import PuzzleServer, server_installed
+from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.puzzle.wire.server import PuzzleServer, server_installed
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode

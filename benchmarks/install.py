@@ -28,7 +28,7 @@ INPUTS = (
     ROOT / "setup.py",
     ROOT / "src/brim/plan/_kernel.c",
     ROOT / "src/brim/batch/_kernel.c",
-    ROOT / "src/brim/stream/_kernel.c",
+    ROOT / "src/brim/stream/replay/_kernel.c",
     Path(__file__),
 )
 

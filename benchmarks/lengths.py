@@ -22,8 +22,8 @@ import numpy as np
 from harness import Contender, Report, add_ratios, lognormal, race
 
 from brim import LengthCache
-from brim.data.gpt2 import gpt2_backend
 from brim.data.measure import build_lengths
+from brim.data.tokenizer.gpt2 import gpt2_backend
 
 LOAD_SIZES = (100_000, 1_000_000)
 SLOW = 100_000  # the largest cache for chuk-lazarus without --full

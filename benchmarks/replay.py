@@ -20,8 +20,8 @@ import numpy as np
 from harness import Contender, Report, Row, add_ratios, race
 from numpy.typing import NDArray
 
-from brim.stream.entries import Entries
-from brim.stream.replay import ReplayBuffer
+from brim.stream.replay.buffer import ReplayBuffer
+from brim.stream.replay.columns import Entries
 from brim.stream.sample import StreamSample
 
 SIZES, QUICK = (100_000, 1_000_000), (20_000,)

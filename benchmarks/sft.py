@@ -346,7 +346,7 @@ def tokenizer() -> Any:
     """For those who want one; nothing is tokenised here."""
     from transformers import PreTrainedTokenizerFast
 
-    from brim.data.gpt2 import END_OF_TEXT, gpt2_backend
+    from brim.data.tokenizer.gpt2 import END_OF_TEXT, gpt2_backend
 
     found = PreTrainedTokenizerFast(tokenizer_object=gpt2_backend(), eos_token=END_OF_TEXT, pad_token="!")
     assert found.pad_token_id == PAD

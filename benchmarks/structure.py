@@ -37,13 +37,13 @@ import torch
 from harness import Report, Row, peak_memory
 
 from brim import BucketSampler, collate_compressed_batch
-from brim.core.memory import resident_memory
-from brim.envs.histories import Histories, write_histories
-from brim.train.compressed_ad import CompressedAD
-from brim.train.distill import new_model
-from brim.train.distill_config import DistillConfig
-from brim.train.distill_files import load_config
-from brim.train.histories import HistoryDataset
+from brim.analyze.capacity.memory import resident_memory
+from brim.envs.darkroom.histories import Histories, write_histories
+from brim.train.distill.config import DistillConfig
+from brim.train.distill.model import CompressedAD
+from brim.train.distill.run import new_model
+from brim.train.distill.samples import HistoryDataset
+from brim.train.distill.yaml_files import load_config
 
 SAMPLES, BATCH, TIMED, SECONDS, ROUNDS = 32_768, 128, 64, 20.0, 2
 HELD_OUT = 512

@@ -21,11 +21,11 @@ from torch.nn import functional
 from brim import BatchingConfig, BatchPlan, BatchReader, BatchWriter, LengthCache, collate
 from brim.batch.torch import TensorBatch, loader
 from brim.data.measure import build_lengths
+from brim.data.rows.source import open_source
 from brim.data.samples import Samples
-from brim.data.source import open_source
 from brim.data.synthetic import write_sample_data
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 torch.set_num_threads(1)
 WIDTH, EPOCHS, RANKS = 32, 2, 4

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, TokenStore
 from brim.batch.jax import Arrays, JaxLoader, loader, shapes
+from brim.data.rows.source import open_source
 from brim.data.samples import Samples
-from brim.data.source import open_source
 from brim.data.synthetic import write_sample_data
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 tokenizer = load_tokenizer("byte")
 with tempfile.TemporaryDirectory() as folder:

@@ -14,9 +14,9 @@ _HOMES = {
     "brim.data.sample": ("Sample",),
     "brim.data.lengths": ("LengthCache", "LengthEntry"),
     "brim.data.token_store": ("TokenStore",),
-    "brim.data.structure": ("Structure", "structure_of"),
-    "brim.data.axes": ("measure_structures",),
-    "brim.data.nested": ("NestedSource", "open_nested", "write_nested"),
+    "brim.data.nested.structure": ("Structure", "structure_of"),
+    "brim.data.nested.lengths": ("measure_structures",),
+    "brim.data.nested.source": ("NestedSource", "open_nested", "write_nested"),
     "brim.plan.buckets": ("BucketSpec", "BucketStats"),
     "brim.plan.packing": ("PackingConfig", "PackingMetrics", "PackingMode", "pack"),
     "brim.plan.config": ("BatchingConfig", "BatchingMode", "PadPolicy"),
@@ -26,7 +26,7 @@ _HOMES = {
     "brim.plan.distributed": ("DistributedConfig", "interleave_microbatches", "shard_batch_plan"),
     "brim.plan.metrics": ("BatchMetrics", "BatchShapeHistogram"),
     "brim.plan.sampler": ("BatchSpec", "TokenBudgetBatchSampler"),
-    "brim.plan.fingerprints": ("BatchFingerprint", "compute_batch_fingerprint", "verify_batch_fingerprint"),
+    "brim.plan.batch_fingerprint": ("BatchFingerprint", "compute_batch_fingerprint", "verify_batch_fingerprint"),
     "brim.batch.packed": ("PackedSequence", "compute_packing_metrics", "pack_sequences"),
     "brim.batch.masks": ("create_segment_attention_mask",),
     "brim.batch.batch": ("Batch", "CollatedBatch"),
@@ -34,28 +34,28 @@ _HOMES = {
     "brim.batch.nested": ("NestedBatch", "nested_collate"),
     "brim.batch.compressed": ("collate_compressed_batch",),
     "brim.batch.bucket_sampler": ("BucketSampler",),
-    "brim.batch.writer": ("BatchWriter",),
-    "brim.batch.reader": ("BatchReader",),
+    "brim.batch.files.writer": ("BatchWriter",),
+    "brim.batch.files.reader": ("BatchReader",),
     "brim.plan.edges": ("OptimizationGoal",),
     "brim.analyze.histogram": ("HistogramBin", "LengthHistogram", "compute_length_histogram"),
     "brim.analyze.buckets": ("BucketAnalysis", "analyze_bucket_efficiency", "visualize_buckets"),
     "brim.analyze.suggest": ("BucketSuggestion", "suggest_bucket_edges"),
     "brim.analyze.strategies": ("Strategy", "compare_strategies"),
-    "brim.analyze.capacity": ("Capacity", "find_capacity"),
-    "brim.analyze.plan_report": ("PlanReport", "create_plan_report"),
+    "brim.analyze.capacity.search": ("Capacity", "find_capacity"),
+    "brim.analyze.plan_report.report": ("PlanReport", "create_plan_report"),
     "brim.analyze.report": ("BatchingEfficiencyReport", "create_efficiency_report"),
     "brim.stream.sample": ("EpisodeStatus", "SampleSource", "StreamSample"),
     "brim.stream.metrics": ("StreamMetrics",),
     "brim.stream.protocols": ("AsyncSampleStream", "SampleStream", "StreamState"),
-    "brim.stream.offline": ("AsyncOfflineDatasetStream", "OfflineDatasetStream"),
+    "brim.stream.offline.stream": ("AsyncOfflineDatasetStream", "OfflineDatasetStream"),
     "brim.stream.mock_gym": ("MockGymStream",),
-    "brim.stream.replay_config": ("BufferEvictionPolicy", "ReplayBufferConfig"),
-    "brim.stream.replay": ("ReplayBuffer",),
+    "brim.stream.replay.config": ("BufferEvictionPolicy", "ReplayBufferConfig"),
+    "brim.stream.replay.buffer": ("ReplayBuffer",),
     "brim.stream.curriculum": ("Curriculum", "CurriculumConfig"),
     "brim.stream.window": ("RollingBatchPlanWindow", "WindowConfig"),
     "brim.envs.puzzle.policies": ("HintPolicy", "RandomPolicy", "ScriptedPolicy"),
     "brim.envs.puzzle.together": ("Together",),
-    "brim.envs.puzzle.server": ("PuzzleServer",),
+    "brim.envs.puzzle.wire.server": ("PuzzleServer",),
     "brim.stream.gym_config": ("GymConfig", "RewardConfig"),
     "brim.stream.gym_episode": ("GymEpisode", "GymStep"),
     "brim.stream.gym": ("GymEpisodeStream",),
@@ -77,9 +77,9 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency, visualize_buckets
-    from brim.analyze.capacity import Capacity, find_capacity
+    from brim.analyze.capacity.search import Capacity, find_capacity
     from brim.analyze.histogram import HistogramBin, LengthHistogram, compute_length_histogram
-    from brim.analyze.plan_report import PlanReport, create_plan_report
+    from brim.analyze.plan_report.report import PlanReport, create_plan_report
     from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
     from brim.analyze.strategies import Strategy, compare_strategies
     from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
@@ -87,28 +87,28 @@ if TYPE_CHECKING:
     from brim.batch.bucket_sampler import BucketSampler
     from brim.batch.collate import collate, default_collate, pad_sequences
     from brim.batch.compressed import collate_compressed_batch
+    from brim.batch.files.reader import BatchReader
+    from brim.batch.files.writer import BatchWriter
     from brim.batch.masks import create_segment_attention_mask
     from brim.batch.nested import NestedBatch, nested_collate
     from brim.batch.packed import PackedSequence, compute_packing_metrics, pack_sequences
-    from brim.batch.reader import BatchReader
-    from brim.batch.writer import BatchWriter
     from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, MissingExtraError, OptionError
     from brim.core.fill import Fill
-    from brim.data.axes import measure_structures
     from brim.data.lengths import LengthCache, LengthEntry
-    from brim.data.nested import NestedSource, open_nested, write_nested
+    from brim.data.nested.lengths import measure_structures
+    from brim.data.nested.source import NestedSource, open_nested, write_nested
+    from brim.data.nested.structure import Structure, structure_of
     from brim.data.sample import Sample
-    from brim.data.structure import Structure, structure_of
     from brim.data.token_store import TokenStore
     from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
-    from brim.envs.puzzle.server import PuzzleServer
     from brim.envs.puzzle.together import Together
+    from brim.envs.puzzle.wire.server import PuzzleServer
+    from brim.plan.batch_fingerprint import BatchFingerprint, compute_batch_fingerprint, verify_batch_fingerprint
     from brim.plan.buckets import BucketSpec, BucketStats
     from brim.plan.config import BatchingConfig, BatchingMode, PadPolicy
     from brim.plan.distributed import DistributedConfig, interleave_microbatches, shard_batch_plan
     from brim.plan.edges import OptimizationGoal
     from brim.plan.epoch import EpochPlan, MicrobatchSpec
-    from brim.plan.fingerprints import BatchFingerprint, compute_batch_fingerprint, verify_batch_fingerprint
     from brim.plan.metrics import BatchMetrics, BatchShapeHistogram
     from brim.plan.packing import PackingConfig, PackingMetrics, PackingMode, pack
     from brim.plan.plan import BatchPlan, BatchPlanBuilder
@@ -120,10 +120,10 @@ if TYPE_CHECKING:
     from brim.stream.gym_episode import GymEpisode, GymStep
     from brim.stream.metrics import StreamMetrics
     from brim.stream.mock_gym import MockGymStream
-    from brim.stream.offline import AsyncOfflineDatasetStream, OfflineDatasetStream
+    from brim.stream.offline.stream import AsyncOfflineDatasetStream, OfflineDatasetStream
     from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
-    from brim.stream.replay import ReplayBuffer
-    from brim.stream.replay_config import BufferEvictionPolicy, ReplayBufferConfig
+    from brim.stream.replay.buffer import ReplayBuffer
+    from brim.stream.replay.config import BufferEvictionPolicy, ReplayBufferConfig
     from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
     from brim.stream.window import RollingBatchPlanWindow, WindowConfig
 

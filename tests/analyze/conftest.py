@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from chromium import Opened, find_chromium, running
+from support.chromium import Opened, find_chromium, running
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from brim import (
     visualize_buckets,
 )
 from brim.analyze.advice import advise
-from brim.analyze.capacity import Capacity, Trial
+from brim.analyze.capacity.search import Capacity, Trial
 from brim.analyze.counts import LengthCounts, as_table
 from brim.analyze.strategies import grouped_batches, random_batches, strategy_of
 from brim.core.counting import count_values
@@ -215,7 +215,7 @@ def test_the_options_of_a_strategy_build_it(tmp_path):
     """What the table says to type gives what the table says."""
     from click.testing import CliRunner
 
-    from brim.cli.plan_build import build
+    from brim.cli.plan.build import build
 
     table = LengthCache(Ids.rows(2000), long_tailed(2000))
     table.save(tmp_path / "lengths.brim")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from brim import BrimError, OptionError
-from brim.analyze.attempts import Attempts
-from brim.analyze.capacity import Search, find_capacity
-from brim.core.memory import memory_available
+from brim.analyze.capacity.attempts import Attempts
+from brim.analyze.capacity.memory import memory_available
+from brim.analyze.capacity.search import Search, find_capacity
 
 MB = 10**6
 LIMIT = 300 * MB
@@ -343,7 +343,7 @@ def test_what_is_available_here_is_a_part_of_the_memory():
 
 
 def test_importing_the_attempts_loads_no_torch():
-    check = "import sys, brim.analyze.attempts, brim.train.trial; sys.exit('torch' in sys.modules)"
+    check = "import sys, brim.analyze.capacity.attempts, brim.train.measured_step; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

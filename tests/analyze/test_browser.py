@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_cases import FIXED, KINDS, NASTY, plan
+from support.reports import FIXED, KINDS, NASTY, plan
 
 from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry
-from brim.analyze.plan_report import create_plan_report
-from brim.analyze.plan_view import order_stats
+from brim.analyze.plan_report.report import create_plan_report
+from brim.analyze.plan_report.view import order_stats
 
 CHARTS = ("lengths", "fill", "shapes", "order", "cost", "ranks", "waste")
 SECTIONS = ("lengths", "fill", "shapes", "order", "cost", "waste", "strategies", "provenance")
@@ -457,7 +457,7 @@ def test_a_notebook_frame_runs_in_its_sandbox(report, opened):
 
 def test_a_page_that_complains_fails_its_test(browser, tmp_path):
     """The fixture itself: a page with an error, a warning and a request."""
-    from chromium import Opened
+    from support.chromium import Opened
 
     path = tmp_path / "bad.html"
     path.write_text(

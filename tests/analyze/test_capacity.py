@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brim import BrimError, DamagedError, DataError, OptionError
-from brim.analyze.capacity import Capacity, Line, Search, Trial, find_capacity
-from brim.analyze.capacity_plot import draw, save_plot
+from brim.analyze.capacity.plot import draw, save_plot
+from brim.analyze.capacity.search import Capacity, Line, Search, Trial, find_capacity
 
 
 def machine(capacity, *, why="out of memory", tried=None):

@@ -10,17 +10,17 @@ import time
 
 import numpy as np
 import pytest
-from cases import lognormal
 from click.testing import CliRunner
-from report_cases import FIXED, KINDS, NASTY, plan, table
+from support.plans import lognormal
+from support.reports import FIXED, KINDS, NASTY, plan, table
 
 from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, MismatchError, MissingExtraError, OptionError
-from brim.analyze.page import inline_json
-from brim.analyze.page.parts import brief
-from brim.analyze.page.payload import create_payload, encode
-from brim.analyze.plan_report import create_plan_report
-from brim.analyze.plan_view import create_plan_view, smallest
-from brim.cli.plan_report import report as report_command
+from brim.analyze.plan_report.page import inline_json
+from brim.analyze.plan_report.page.parts import brief
+from brim.analyze.plan_report.page.payload import create_payload, encode
+from brim.analyze.plan_report.report import create_plan_report
+from brim.analyze.plan_report.view import create_plan_view, smallest
+from brim.cli.plan.report import report as report_command
 from brim.data.ids import Ids
 
 
@@ -269,7 +269,7 @@ def test_without_matplotlib_a_picture_is_one_line_of_advice(tmp_path, monkeypatc
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"brim.analyze.figures needs matplotlib.*pip install 'brim\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"brim.analyze.plan_report.figures needs matplotlib.*pip install 'brim\[plot\]'"):
         create_plan_report(plan()).save(tmp_path / "report.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import PACKED, PADDED, VOCABULARY, make_plan, make_store
+from support.runs import PACKED, PADDED, VOCABULARY, make_plan, make_store
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch_cases import assert_same, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from support.batches import assert_same, cases
 
 from brim import (
     BatchingConfig,
@@ -40,7 +40,7 @@ from brim import (
     TokenStore,
     collate,
 )
-from brim.batch.npz import npz_arrays, npz_bytes
+from brim.batch.files.npz import npz_arrays, npz_bytes
 from brim.core.columns import write_columns
 from brim.data.lengths import LengthEntry
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from batch_cases import ARRAYS, assert_same, cases, naive
 from hypothesis import given
 from hypothesis import strategies as st
+from support.batches import ARRAYS, assert_same, cases, naive
 
 from brim import (
     BatchingConfig,
@@ -24,12 +24,12 @@ from brim import (
     pad_sequences,
 )
 from brim.batch.batch import IGNORED
-from brim.batch.belongs import check_belongs
+from brim.batch.token_source import check_belongs
 from brim.data.lengths import LengthEntry
+from brim.data.rows.source import open_source
 from brim.data.samples import Samples
-from brim.data.source import open_source
 from brim.data.synthetic import write_sample_data
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 
 def microbatches(plan, ranks=1):

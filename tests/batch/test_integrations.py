@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import make_plan, make_store, on_ranks
+from support.runs import make_plan, make_store, on_ranks
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "integrations"
 ONCE = "each of 120 samples was seen exactly once in each of 2 epochs"

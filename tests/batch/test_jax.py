@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from runs import PACKED, VOCABULARY, make_plan, make_store
+from support.runs import PACKED, VOCABULARY, make_plan, make_store
 
 from brim import BatchingConfig, MismatchError, OptionError, PackingConfig
 from brim.batch.collate import collate

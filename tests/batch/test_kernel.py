@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from batch_cases import assert_same, cases
 from hypothesis import given
 from hypothesis import strategies as st
+from support.batches import assert_same, cases
 
 from brim import TokenStore
 from brim.batch import collate as collation

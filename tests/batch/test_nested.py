@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from nested_cases import nested_samples, normal, same
+from support.nested import nested_samples, normal, same
 
 from brim import BucketSampler, DataError, MismatchError, OptionError, collate_compressed_batch, nested_collate, structure_of
-from brim.data.structure import PINNED, outline
+from brim.data.nested.structure import PINNED, outline
 
 
 def at(tree, path):

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 import pytest
-from runs import CUT, PACKED, PADDED, make_plan, make_store
+from support.runs import CUT, PACKED, PADDED, make_plan, make_store
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brim import MismatchError, OptionError

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import CUT, PACKED, PADDED, make_plan, make_store
+from support.runs import CUT, PACKED, PADDED, make_plan, make_store
 
 from brim import BatchPlan, MismatchError, OptionError, Sample
 from brim.batch.batch import Batch
@@ -26,11 +26,11 @@ from brim.batch.collate import collate
 from brim.batch.follow import fetch_ahead
 from brim.batch.torch import PlanBatchSampler, PlannedRows, TensorBatch, TokenDataset, as_inputs, as_is, loader
 from brim.core.columns import write_columns
+from brim.data.rows.source import open_source
 from brim.data.samples import Samples
-from brim.data.source import open_source
 from brim.data.synthetic import write_sample_data
 from brim.data.token_store import FORMAT, TokenStore
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 from brim.plan.store import save_shards
 
 STORE = make_store()
@@ -120,8 +120,8 @@ import sys
 from brim import BatchPlan
 from brim.batch.torch import loader
 from brim.data.samples import Samples
-from brim.data.source import open_source
-from brim.data.tokenizer import load_tokenizer
+from brim.data.rows.source import open_source
+from brim.data.tokenizer.base import load_tokenizer
 if __name__ == "__main__":
     plan = BatchPlan.load({str(tmp_path / "plan")!r})
     samples = Samples(open_source({str(samples.source.path)!r}), load_tokenizer("byte"))

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from brim import BrimError, LengthCache
-from brim.analyze.attempts import Attempts
-from brim.analyze.capacity import Capacity, Trial
+from brim.analyze.capacity.attempts import Attempts
+from brim.analyze.capacity.search import Capacity, Trial
 from brim.cli.bench import batch_size, plan_with
 from brim.train.config import SftConfig
-from brim.train.trial import TrainingTrial
+from brim.train.measured_step import TrainingTrial
 
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 MEMORY = 900 * 10**6

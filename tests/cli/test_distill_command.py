@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from brim.cli.distill import distill
+from brim.cli.train.distill import distill
 from brim.core.fill import Fill
-from brim.train.distill import DistillResult
-from brim.train.in_context import InContext, References
+from brim.train.distill.evaluate import InContext, References
+from brim.train.distill.run import DistillResult
 
 TINY = """
 env: {size: 4, horizon: 5}
@@ -106,7 +106,7 @@ def test_the_exit_status_says_whether_every_seed_improves_and_a_line_says_which_
         seeds = [InContext(seed, np.array([[[0.0, 0.0, gain]] for gain in goals], np.float32)) for seed, goals in enumerate(gains)]
         return DistillResult(config, tuple(seeds), References(0.1, 9.0, (0.2, 8.0)), weights=7, losses=(), fill=Fill(), seconds=1.0)
 
-    monkeypatch.setattr("brim.train.distill.train_distill", trained)
+    monkeypatch.setattr("brim.train.distill.run.train_distill", trained)
     done = CliRunner().invoke(distill, [str(desk / "tiny.yaml"), "--no-plot", "-q", "-o", str(desk / "out")])
     assert done.exit_code == status, done.output
     assert [said for said in done.stdout.splitlines() if "no improvement" in said] == ([line] if line else [])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from brim.envs.puzzle.server import PuzzleServer
-from brim.stream.replay import ReplayBuffer
+from brim.envs.puzzle.wire.server import PuzzleServer
+from brim.stream.replay.buffer import ReplayBuffer
 
 BIN = Path(sys.executable).parent
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from brim import LengthCache
-from brim.analyze.capacity import Capacity, Trial
+from brim.analyze.capacity.search import Capacity, Trial
 from brim.data.ids import Ids
 
 BIN = Path(sys.executable).parent

@@ -48,7 +48,7 @@ def test_every_line_of_the_pipeline_runs_as_written(desk):
 
 def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
     """On a free port instead of 8023, and for two rounds."""
-    from brim.envs.puzzle.server import PuzzleServer
+    from brim.envs.puzzle.wire.server import PuzzleServer
 
     short = "--rounds 2 --episodes-per-round 4 --games lights --difficulty-max 0.3 --guided 0.75"
     short += " --min-samples 4 --window-microbatches 2 --passes 1 -b 1024 --overflow truncate"

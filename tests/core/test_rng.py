@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brim.core.arrays import order_by
 from brim.core.rng import permutation, raw_bits
-from brim.core.sorting import order_by
 
 AROUND_POWERS_OF_TWO = [n for k in range(11, 21) for n in range(2**k - 2, 2**k + 3)]
 

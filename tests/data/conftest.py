@@ -7,7 +7,7 @@ import tokenizers
 from hypothesis import settings
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from brim.data import jsonl
+from brim.data.rows import jsonl
 from brim.data.synthetic import write_sample_data
 
 # No test here is about time: a loaded machine must not fail one.

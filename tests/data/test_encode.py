@@ -3,9 +3,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError
-from brim.data.encode import encode_rows, measure_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import ByteTokenizer, load_tokenizer
+from brim.data.rows.encode import encode_rows, measure_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
 
 BYTE = ByteTokenizer()
 

@@ -1,7 +1,7 @@
 import pytest
 
 from brim.core.errors import DataError, OptionError
-from brim.data.format import Layout, RowFormat
+from brim.data.rows.format import Layout, RowFormat
 
 TOKENS = {"input_ids": [1]}
 MESSAGES = {"messages": [{"role": "assistant", "content": "x"}]}

@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError, OptionError
-from brim.data import jsonl
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
+from brim.data.rows import jsonl
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.rows.source import open_source
 from brim.data.samples import Samples
-from brim.data.source import open_source
 from brim.data.synthetic import sample_rows, write_sample_data
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 
 def lines(rows):

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nested_cases import assert_holds, normal, same, some_samples, write_groups
+from support.nested import assert_holds, normal, same, some_samples, write_groups
 
 from brim.core.errors import BrimError, DamagedError, DataError, MismatchError
-from brim.data.nested import open_nested, write_nested
-from brim.data.structure import ID
+from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.structure import ID
 
 NAMES = ("a.h5", "shards", "groups.h5", "a.parquet", "files")
 

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nested_cases import assert_holds
+from support.nested import assert_holds
 
 from brim.core.errors import DataError
-from brim.data.nested import open_nested
-from brim.data.structure import ID
+from brim.data.nested.source import open_nested
+from brim.data.nested.structure import ID
 
 NUMBERS = {"int32": pa.int32(), "float64": pa.float64(), "uint8": pa.uint8(), "bool": pa.bool_(), "float16": pa.float16()}
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nested_cases import TARGETS, assert_holds, nested_samples, normal, same, some_samples, write_groups
+from support.nested import TARGETS, assert_holds, nested_samples, normal, same, some_samples, write_groups
 
 from brim.core.errors import DataError
-from brim.data import nested_hdf5, nested_npz
-from brim.data.nested import open_nested, write_nested
-from brim.data.structure import ID
+from brim.data.nested import hdf5 as nested_hdf5
+from brim.data.nested import npz as nested_npz
+from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.structure import ID
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from brim.core.errors import DataError
 from brim.data import ids as ids_module
-from brim.data.format import RowFormat
 from brim.data.ids import Ids
-from brim.data.row_ids import IdBlock, join_ids, row_id
+from brim.data.rows.format import RowFormat
+from brim.data.rows.row_ids import IdBlock, join_ids, row_id
 
 LAYOUT = RowFormat().layout({"text": "x", "id": 1})
 NUMBERED = RowFormat().layout({"text": "x"})

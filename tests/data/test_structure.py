@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from nested_cases import nested_samples, normal, same
+from support.nested import nested_samples, normal, same
 
 from brim import BucketSampler, DataError, LengthCache, OptionError, measure_structures, structure_of
-from brim.data.axes import axes_by_name, charge_axes
-from brim.data.structure import Structure, difference, outline
+from brim.data.nested.lengths import axes_by_name, charge_axes
+from brim.data.nested.structure import Structure, difference, outline
 
 
 def deep(levels):

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim import BrimError, DamagedError, DataError, LengthCache, MismatchError, OptionError, Sample, TokenStore
-from brim.data.format import RowFormat
 from brim.data.measure import build_lengths
+from brim.data.rows.format import RowFormat
+from brim.data.rows.source import layout_of, open_source
 from brim.data.samples import Samples
-from brim.data.source import layout_of, open_source
 from brim.data.synthetic import write_sample_data
 from brim.data.token_store import Spans, is_token_store
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 
 def write_rows(path, rows):
@@ -186,11 +186,11 @@ def test_data_that_changed_since_it_was_measured_is_refused(data, tmp_path, kind
 BUILD = """
 import sys
 from brim import LengthCache
-from brim.data import jsonl
-from brim.data.format import RowFormat
-from brim.data.source import layout_of, open_source
+from brim.data.rows import jsonl
+from brim.data.rows.format import RowFormat
+from brim.data.rows.source import layout_of, open_source
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 
 jsonl.BLOCK_BYTES = 2000
 data, lengths, output, limit, workers = sys.argv[1:]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError, MissingExtraError, OptionError
-from brim.data import template
-from brim.data.tokenizer import ByteTokenizer, load_tokenizer
+from brim.data.tokenizer import template
+from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
 
 TEXTS = ["Hello world", "", " grüß dich, 日本 🙂", "line\nline\t end "]
 
@@ -165,7 +165,7 @@ def test_a_hub_name_is_found_in_the_local_cache(chat_folder, tmp_path):
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(chat_folder, repository / "snapshots" / ("0" * 40))
-    code = "from brim.data.tokenizer import load_tokenizer as t; print(t('org/tiny').fingerprint, t('org/tiny').name)"
+    code = "from brim.data.tokenizer.base import load_tokenizer as t; print(t('org/tiny').fingerprint, t('org/tiny').name)"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "HF_HUB_CACHE": str(tmp_path)}
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError, OptionError
-from brim.envs.darkroom import ACTIONS, DOWN, LEFT, RIGHT, STAY, UP, Darkroom, play, reset, step
+from brim.envs.darkroom.room import ACTIONS, DOWN, LEFT, RIGHT, STAY, UP, Darkroom, play, reset, step
 
 
 def scalar_episode(size, horizon, goal, actions):

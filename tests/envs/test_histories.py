@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.envs.darkroom import ACTIONS, Darkroom, play
-from brim.envs.histories import COLUMNS, Histories, HistoryConfig, is_histories, learning_curve, split_goals, write_histories
-from brim.envs.ppo import Ppo, PpoLearner, choose, softmax
-from brim.envs.q_learning import QLearner, QLearning
+from brim.envs.darkroom.histories import COLUMNS, Histories, HistoryConfig, is_histories, learning_curve, split_goals, write_histories
+from brim.envs.darkroom.ppo import Ppo, PpoLearner, choose, softmax
+from brim.envs.darkroom.q_learning import QLearner, QLearning
+from brim.envs.darkroom.room import ACTIONS, Darkroom, play
 
 SMALL = HistoryConfig(room=Darkroom(size=5, horizon=10), episodes=6, keep_every=4, repeats=3)
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from brim.envs.puzzle.candidates import candidates
-from brim.envs.puzzle.errors import ProtocolError, ServerClosed, UnknownGame
 from brim.envs.puzzle.games import GAMES, LEVELS, PLAYABLE, QUICK, game
 from brim.envs.puzzle.hints import action_of
 from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.server import PuzzleServer
-from brim.envs.puzzle.session import PuzzleSession
+from brim.envs.puzzle.wire.errors import ProtocolError, ServerClosed, UnknownGame
+from brim.envs.puzzle.wire.server import PuzzleServer
+from brim.envs.puzzle.wire.session import PuzzleSession
 
 
 @pytest.fixture(scope="module")

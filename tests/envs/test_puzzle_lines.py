@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.envs.puzzle.errors import ProtocolError
-from brim.envs.puzzle.lines import EchoFilter, Lines, TelnetFilter
+from brim.envs.puzzle.wire.errors import ProtocolError
+from brim.envs.puzzle.wire.lines import EchoFilter, Lines, TelnetFilter
 
 IAC, SB, SE = b"\xff", b"\xfa", b"\xf0"
 commands = st.one_of(

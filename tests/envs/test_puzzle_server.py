@@ -10,9 +10,9 @@ import time
 import pytest
 
 from brim.core.errors import MissingExtraError, OptionError
-from brim.envs.puzzle import server as module
-from brim.envs.puzzle.errors import ConnectionFailed
-from brim.envs.puzzle.server import PuzzleServer
+from brim.envs.puzzle.wire import server as module
+from brim.envs.puzzle.wire.errors import ConnectionFailed
+from brim.envs.puzzle.wire.server import PuzzleServer
 
 
 def alive(pid):
@@ -39,7 +39,7 @@ def test_it_listens_when_it_has_started_and_not_any_more_when_it_has_stopped():
 
 
 def test_it_does_not_outlive_the_program_that_started_it(tmp_path):
-    code = "from brim.envs.puzzle.server import *; s = PuzzleServer().start(); print(s.pid, flush=True); time.sleep(60)"
+    code = "from brim.envs.puzzle.wire.server import *; s = PuzzleServer().start(); print(s.pid, flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
     ) as program:

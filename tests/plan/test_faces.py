@@ -4,9 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
-from cases import configs, tables
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import configs, tables
 
 from brim import (
     BatchingConfig,

@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from cases import configs, lognormal, tables, tokens_seen
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import configs, lognormal, tables, tokens_seen
 
 from brim import (
     BatchingConfig,

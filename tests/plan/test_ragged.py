@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from cases import configs, tables
 from hypothesis import given
 from hypothesis import strategies as st
+from support.plans import configs, tables
 
 from brim import BatchingConfig, BatchPlan, DataError, LengthCache, LengthEntry, LengthError, OptionError, PackingConfig
 from brim.data.ids import Ids

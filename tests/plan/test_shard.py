@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import configs, lognormal, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import configs, lognormal, tables
 
 from brim import BatchingConfig, BatchPlan, CheckpointPosition, DamagedError, DataError, LengthCache, MismatchError, OptionError
 from brim.data.ids import Ids

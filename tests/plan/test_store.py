@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from cases import configs, lognormal, tables
 from hypothesis import given, settings
+from support.plans import configs, lognormal, tables
 
 from brim import BatchingConfig, BatchPlan, DamagedError, DataError, LengthCache, OptionError, PackingConfig
 from brim.core.errors import BrimError

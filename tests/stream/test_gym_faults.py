@@ -6,11 +6,11 @@ import os
 import time
 
 import pytest
-from fault_proxy import FAULTS, FaultProxy
+from support.fault_proxy import FAULTS, FaultProxy
 
-from brim.data.tokenizer import ByteTokenizer
-from brim.envs.puzzle.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
-from brim.envs.puzzle.server import PuzzleServer
+from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
+from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.gym_config import GymConfig
 from brim.stream.sample import EpisodeStatus

@@ -9,13 +9,13 @@ from collections import Counter
 from concurrent.futures import CancelledError
 
 import pytest
-from fake_gym import FakeGym, options
+from support.fake_gym import FakeGym, options
 
 from brim.core.errors import BrimError, MismatchError
-from brim.data.tokenizer import ByteTokenizer
-from brim.envs.puzzle.errors import ServerClosed
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.envs.puzzle.policies import RandomPolicy, ScriptedPolicy, SimplePolicy
 from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.wire.errors import ServerClosed
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.loop_thread import LoopThread
 

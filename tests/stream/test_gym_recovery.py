@@ -5,15 +5,15 @@ import threading
 import time
 
 import pytest
-from fake_gym import OK, SOLVED, FakeGym, hang_up, options
+from support.fake_gym import OK, SOLVED, FakeGym, hang_up, options
 
 from brim.core.errors import OptionError
-from brim.data.tokenizer import ByteTokenizer
-from brim.envs.puzzle import session
-from brim.envs.puzzle.errors import ConnectionFailed, ProtocolError, ServerClosed, ServerTimeout, UnknownGame
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy, SimplePolicy
 from brim.envs.puzzle.policy import EpisodeSpec
 from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.wire import session
+from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, ServerClosed, ServerTimeout, UnknownGame
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.lanes import Backoff, Clock
 from brim.stream.sample import EpisodeStatus

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, MismatchError, OptionError
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import ByteTokenizer
-from brim.envs.puzzle.errors import UnknownGame
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.envs.puzzle.games import QUICK
 from brim.envs.puzzle.policies import RandomPolicy, SimplePolicy
 from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.server import PuzzleServer
 from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.wire.errors import UnknownGame
+from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.gym_config import GymConfig, RewardConfig
 from brim.stream.lanes import Dispatcher

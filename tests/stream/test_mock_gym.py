@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
-from brim.data.tokenizer import ByteTokenizer
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.stream.mock_gym import MockGymStream, level, right_action
 from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
 from brim.stream.sample import EpisodeStatus, SampleSource

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
-from brim.data import jsonl
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import ByteTokenizer
-from brim.stream import chunks
-from brim.stream.offline import AsyncOfflineDatasetStream, OfflineDatasetStream
+from brim.data.rows import jsonl
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import ByteTokenizer
+from brim.stream.offline import chunks
+from brim.stream.offline.shuffle import ShuffledRows
+from brim.stream.offline.stream import AsyncOfflineDatasetStream, OfflineDatasetStream
 from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
 from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
-from brim.stream.shuffle import ShuffledRows
 
 BYTE = ByteTokenizer()
 

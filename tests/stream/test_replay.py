@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_cases import Naive, numbered, sample, samples
+from support.replays import Naive, numbered, sample, samples
 
 from brim.core.errors import DataError, OptionError
-from brim.stream import entries as columns
-from brim.stream import replay_draw, sum_tree
-from brim.stream.entries import Entries
-from brim.stream.replay import ReplayBuffer
-from brim.stream.replay_config import ReplayBufferConfig
-from brim.stream.replay_ids import IdIndex
+from brim.stream.replay import columns, sum_tree
+from brim.stream.replay import draw as replay_draw
+from brim.stream.replay.buffer import ReplayBuffer
+from brim.stream.replay.columns import Entries
+from brim.stream.replay.config import ReplayBufferConfig
+from brim.stream.replay.slot_ids import IdIndex
 from brim.stream.sample import DIFFICULTIES, SampleSource
 
 

@@ -7,13 +7,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_cases import numbered, sample, samples
+from support.replays import numbered, sample, samples
 
 from brim.core.columns import Columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import digest_bytes
-from brim.stream.replay import ReplayBuffer
-from brim.stream.replay_store import FORMAT
+from brim.stream.replay.buffer import ReplayBuffer
+from brim.stream.replay.store import FORMAT
 
 NAMES = ("buffer.brim", "buffer.json")
 

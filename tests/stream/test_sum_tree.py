@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import OptionError
-from brim.stream import sum_tree
-from brim.stream.sum_tree import LARGEST, SumTree
+from brim.stream.replay import sum_tree
+from brim.stream.replay.sum_tree import LARGEST, SumTree
 
 capacities = st.sampled_from([1, 2, 15, 16, 17, 255, 256, 257, 4096, 5000])
 whole = st.integers(0, 50).map(float)  # sums of them are exact, in every order

@@ -7,7 +7,7 @@ from brim.core.errors import DamagedError, DataError, LengthError, MismatchError
 from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
 from brim.stream.curriculum import Curriculum
-from brim.stream.replay import ReplayBuffer
+from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.sample import StreamSample
 from brim.stream.window import RollingBatchPlanWindow, WindowConfig
 

@@ -1,7 +1,7 @@
 import pytest
 
 from brim.data.synthetic import write_sample_data
-from brim.data.tokenizer import ByteTokenizer
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.plan.config import BatchingConfig
 from brim.train.config import SftConfig
 from brim.train.model import save_tokenizer

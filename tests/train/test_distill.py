@@ -19,16 +19,16 @@ from torch.utils.data import DataLoader
 from brim.batch.bucket_sampler import BucketSampler
 from brim.batch.compressed import collate_compressed_batch
 from brim.core.errors import BrimError, DamagedError, DataError, MismatchError, OptionError
-from brim.data.axes import measure_structures
-from brim.envs.darkroom import Darkroom
-from brim.envs.histories import Histories, HistoryConfig, split_goals, write_histories
+from brim.data.nested.lengths import measure_structures
+from brim.envs.darkroom.histories import Histories, HistoryConfig, split_goals, write_histories
+from brim.envs.darkroom.room import Darkroom
 from brim.train.checkpoint import checkpoints
-from brim.train.compressed_ad import CompressedAD, Decoding
-from brim.train.distill import HISTORIES, SeedRun, load_distilled, new_model, train_distill
-from brim.train.distill_config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from brim.train.distill_files import load_config
-from brim.train.histories import START, CutConfig, HistoryDataset
-from brim.train.in_context import InContext, evaluate, play_in_context, references
+from brim.train.distill.config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from brim.train.distill.evaluate import InContext, evaluate, play_in_context, references
+from brim.train.distill.model import CompressedAD, Decoding
+from brim.train.distill.run import HISTORIES, SeedRun, load_distilled, new_model, train_distill
+from brim.train.distill.samples import START, CutConfig, HistoryDataset
+from brim.train.distill.yaml_files import load_config
 
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=10, keep_every=2, repeats=2),
@@ -219,7 +219,7 @@ def test_in_context_the_model_reads_the_stages_and_steps_it_was_trained_on(data,
     """What it is asked in evaluation is what `forward` is given, for the history that it lived through itself."""
     room, goals = TINY.histories.room, split_goals(TINY.histories)[1]
     asked = []
-    monkeypatch.setattr("brim.train.in_context.choose", lambda chances, noise: asked.append(chances) or chances.argmax(axis=1))
+    monkeypatch.setattr("brim.train.distill.evaluate.choose", lambda chances, noise: asked.append(chances) or chances.argmax(axis=1))
     play_in_context(model, room, goals, episodes=6, seed=0)
     played = play_again(room, goals, [chances.argmax(axis=1) for chances in asked])
     for at in (3, 11, 12, 29):  # in the first window, at its end, behind it, and in the third
@@ -249,8 +249,8 @@ def test_torch_has_as_many_threads_as_before_when_a_run_is_over(tmp_path):
 
 def play_again(room, goals, actions):
     """The columns of tokens of episodes that were played with some actions."""
-    from brim.envs.darkroom import Episode, play
-    from brim.train.histories import tokens
+    from brim.envs.darkroom.room import Episode, play
+    from brim.train.distill.samples import tokens
 
     episodes = [
         play(room, goals, lambda state, n=number: actions[n * room.horizon + state.elapsed])
@@ -304,8 +304,8 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path):
     options = replace(TINY, training=replace(TINY.training, seeds=(0, 1), steps=80, save_every=10))
     script = (
         "import json, sys, torch; torch.set_num_threads(1)\n"
-        "from brim.train.distill import train_distill\n"
-        "from brim.train.distill_files import config_from\n"
+        "from brim.train.distill.run import train_distill\n"
+        "from brim.train.distill.yaml_files import config_from\n"
         "train_distill(config_from(json.loads(sys.argv[1])), output=sys.argv[2])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script, json.dumps(options.to_dict()), str(tmp_path / "killed")], env={**os.environ})
@@ -325,8 +325,8 @@ def test_a_run_that_is_done_is_neither_trained_nor_evaluated_again(tmp_path, mon
     before = train_distill(TINY, output=tmp_path / "run")
     with pytest.raises(OptionError, match="holds a run already; continue it with --resume"):
         train_distill(TINY, output=tmp_path / "run")
-    monkeypatch.setattr("brim.train.distill.evaluate", None)
-    monkeypatch.setattr("brim.train.distill.write_histories", None)
+    monkeypatch.setattr("brim.train.distill.run.evaluate", None)
+    monkeypatch.setattr("brim.train.distill.run.write_histories", None)
     again = train_distill(TINY, output=tmp_path / "run", resume=True, on_step=lambda report: pytest.fail("trained again"))
     assert (again.seeds[0].returns == before.seeds[0].returns).all()
 

@@ -8,13 +8,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError, MismatchError, OptionError
-from brim.envs.darkroom import Darkroom
-from brim.envs.histories import HistoryConfig
-from brim.envs.ppo import Ppo
-from brim.envs.q_learning import QLearning
-from brim.train.distill_config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from brim.train.distill_files import BUNDLE, config_from, load_config
-from brim.train.histories import CutConfig
+from brim.envs.darkroom.histories import HistoryConfig
+from brim.envs.darkroom.ppo import Ppo
+from brim.envs.darkroom.q_learning import QLearning
+from brim.envs.darkroom.room import Darkroom
+from brim.train.distill.config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from brim.train.distill.samples import CutConfig
+from brim.train.distill.yaml_files import BUNDLE, config_from, load_config
 
 
 @pytest.fixture

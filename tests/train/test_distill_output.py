@@ -10,12 +10,12 @@ import torch
 
 from brim.batch.bucket_sampler import BucketSampler
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.envs.darkroom import Darkroom
-from brim.envs.histories import Histories, HistoryConfig, write_histories
+from brim.envs.darkroom.histories import Histories, HistoryConfig, write_histories
+from brim.envs.darkroom.room import Darkroom
 from brim.train.checkpoint import checkpoints
-from brim.train.distill import HISTORIES, IN_CONTEXT, RESULTS, config_of, train_distill
-from brim.train.distill_config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from brim.train.histories import CutConfig, HistoryDataset
+from brim.train.distill.config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from brim.train.distill.run import HISTORIES, IN_CONTEXT, RESULTS, config_of, train_distill
+from brim.train.distill.samples import CutConfig, HistoryDataset
 
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=6, keep_every=2, repeats=2),

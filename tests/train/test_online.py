@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from worlds import World, free_port, lines, trained, weights
+from support.worlds import World, free_port, lines, trained, weights
 
 from brim.core.errors import BrimError, DataError, LengthError, MismatchError, OptionError
-from brim.data.format import RowFormat
-from brim.envs.puzzle.errors import ConnectionFailed
-from brim.envs.puzzle.server import PuzzleServer
+from brim.data.rows.format import RowFormat
+from brim.envs.puzzle.wire.errors import ConnectionFailed
+from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.plan.config import BatchingConfig
 from brim.stream.gym_config import GymConfig
-from brim.stream.replay import ReplayBuffer
-from brim.train.online import OnlineHooks, train_online
-from brim.train.online_config import OnlineConfig
+from brim.stream.replay.buffer import ReplayBuffer
+from brim.train.online.config import OnlineConfig
+from brim.train.online.run import OnlineHooks, train_online
 from brim.train.sft import find_checkpoint, train_sft
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import OptionError
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import ByteTokenizer, load_tokenizer
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
 from brim.envs.puzzle.policy import EpisodeSpec, Turn
-from brim.train.policy import ModelPolicy
+from brim.train.online.policy import ModelPolicy
 
 ACTIONS = ("place 1 1 1", "place 1 1 12", "place 2 1 1", "press 3", "p")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from worlds import World, lines, trained, weights
+from support.worlds import World, lines, trained, weights
 
 from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, OptionError
 from brim.data.measure import build_lengths
@@ -20,8 +20,8 @@ from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig
-from brim.train.record import hold_output
-from brim.train.repro import load_repro
+from brim.train.failed_step import load_repro
+from brim.train.log import hold_output
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
 

@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from brim import BatchingConfig, BatchPlan, PackingConfig
 from brim.batch.torch import loader
-from brim.data.format import RowFormat
 from brim.data.measure import build_lengths
-from brim.data.source import layout_of, open_source
+from brim.data.rows.format import RowFormat
+from brim.data.rows.source import layout_of, open_source
 from brim.data.synthetic import sample_rows
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import load_tokenizer
+from brim.data.tokenizer.base import load_tokenizer
 from brim.train.loss import SftLoss, choose_attention
 from brim.train.sft import train_sft
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from worlds import World, free_port, lines, trained, weights
+from support.worlds import World, free_port, lines, trained, weights
 
 from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig

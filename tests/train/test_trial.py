@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from brim import LengthError, OptionError
 from brim.batch.batch import IGNORED
 from brim.train.config import SftConfig
+from brim.train.measured_step import DRAWN, TrainingTrial, TrainingWork, draw_lengths
 from brim.train.step import Stepper
-from brim.train.trial import DRAWN, TrainingTrial, TrainingWork, draw_lengths
 
 TINY = SftConfig(model="tiny", data="", output="")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from brim.analyze.buckets import BucketAnalysis
-from brim.analyze.capacity import Capacity
+from brim.analyze.capacity.search import Capacity
 from brim.analyze.counts import LengthCounts
 from brim.analyze.strategies import WINDOWS, Strategy, bucket_flags
 from brim.analyze.suggest import BucketSuggestion

@@ -6,7 +6,7 @@ from typing import Any
 
 from brim.analyze.advice import advise, notes
 from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
-from brim.analyze.capacity import Capacity, bytes_text
+from brim.analyze.capacity.search import Capacity, bytes_text
 from brim.analyze.counts import as_table, check_one_length
 from brim.analyze.histogram import Countable, LengthHistogram, compute_length_histogram
 from brim.analyze.strategies import Strategy, compare_strategies, effective_buckets, longest_kept

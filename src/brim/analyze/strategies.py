@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.analyze.capacity import Capacity
+from brim.analyze.capacity.search import Capacity
+from brim.core.arrays import order_by
 from brim.core.errors import OptionError, check_counts
 from brim.core.fill import Fill
 from brim.core.rng import permutation
-from brim.core.sorting import order_by
-from brim.data.axes import axes_by_name
 from brim.data.lengths import LengthCache
+from brim.data.nested.lengths import axes_by_name
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import cost

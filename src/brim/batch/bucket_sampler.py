@@ -5,7 +5,7 @@ from typing import Any
 
 from brim.batch.follow import PlanBatchSampler
 from brim.core.errors import LONGEST, OptionError
-from brim.data.axes import charge_axes, measure_structures
+from brim.data.nested.lengths import charge_axes, measure_structures
 from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan
 

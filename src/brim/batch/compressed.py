@@ -11,7 +11,7 @@ from brim.batch.nested import nested_collate
 from brim.core.errors import DataError, MismatchError
 from brim.core.extras import need
 from brim.data.ids import SampleId
-from brim.data.structure import ID
+from brim.data.nested.structure import ID
 
 if TYPE_CHECKING:
     import torch

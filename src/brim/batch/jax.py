@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.batch.batch import IGNORED, Batch
-from brim.batch.belongs import check_belongs
 from brim.batch.collate import collate
 from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.data.ids import SampleId

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from brim.core.errors import MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
-from brim.data.structure import Outline, Structure, difference, outline, sample_id
+from brim.data.nested.structure import Outline, Structure, difference, outline, sample_id
 from brim.plan.units import round_up
 
 
@@ -38,7 +38,7 @@ class NestedBatch:
 
 
 def nested_collate(samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0, pad_to_multiple: int = 1) -> NestedBatch:
-    """One batch of nested samples of one structure; see `brim.data.structure` for what a nested sample is.
+    """One batch of nested samples of one structure; see `brim.data.nested.structure` for what a nested sample is.
 
     Arrays are padded on the right with `pad_value`, to the longest of the batch, rounded up to a multiple of `pad_to_multiple`. A sample
     is called what its "id" says, or by its place in the batch. No samples, which is what a rank gets that has nothing left to do in a step,

@@ -18,13 +18,13 @@ TREE: Tree = {
     "plan": (
         "Plan which samples share a batch.",
         {
-            "build": ("brim.cli.plan_build:build", "Build a plan from lengths."),
-            "info": ("brim.cli.plan_info:info", "Show what a plan holds."),
-            "verify": ("brim.cli.plan_verify:verify", "Check that a plan belongs to lengths and options."),
-            "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
-            "analyze": ("brim.cli.plan_analyze:analyze", "Compare ways of batching, and say which to choose."),
-            "suggest": ("brim.cli.plan_analyze:suggest", "Find the best bucket edges."),
-            "report": ("brim.cli.plan_report:report", "Write a page about a plan, to look at."),
+            "build": ("brim.cli.plan.build:build", "Build a plan from lengths."),
+            "info": ("brim.cli.plan.info:info", "Show what a plan holds."),
+            "verify": ("brim.cli.plan.verify:verify", "Check that a plan belongs to lengths and options."),
+            "shard": ("brim.cli.plan.build:shard", "Write one plan per rank."),
+            "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and say which to choose."),
+            "suggest": ("brim.cli.plan.analyze:suggest", "Find the best bucket edges."),
+            "report": ("brim.cli.plan.report:report", "Write a page about a plan, to look at."),
         },
     ),
     "batch": (
@@ -37,8 +37,8 @@ TREE: Tree = {
     "train": (
         "Train a model.",
         {
-            "sft": ("brim.cli.train:sft", "Fine-tune a causal model."),
-            "distill": ("brim.cli.distill:distill", "Distill a learning algorithm into a model that learns in context."),
+            "sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model."),
+            "distill": ("brim.cli.train.distill:distill", "Distill a learning algorithm into a model that learns in context."),
         },
     ),
     "gym": (

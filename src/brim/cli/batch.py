@@ -10,16 +10,16 @@ import click
 import numpy as np
 
 from brim.batch.batch import Batch
-from brim.batch.manifest import TOKENS, batch_file
-from brim.batch.reader import BatchReader
-from brim.batch.writer import BatchWriter
+from brim.batch.files.manifest import TOKENS, batch_file
+from brim.batch.files.reader import BatchReader
+from brim.batch.files.writer import BatchWriter
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.data.measure import open_as_measured
 from brim.data.samples import Samples
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import Tokenizer, load_tokenizer
+from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 from brim.plan.plan import BatchPlan
 
 FIRST_TOKENS = 6

@@ -8,16 +8,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brim.analyze.attempts import Attempts
-from brim.analyze.capacity import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
-from brim.analyze.capacity_plot import check_plot, save_plot
-from brim.cli.planning import attention_option
+from brim.analyze.capacity.attempts import Attempts
+from brim.analyze.capacity.plot import check_plot, save_plot
+from brim.analyze.capacity.search import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
+from brim.cli.options import attention_option
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
 from brim.core.atomic import check_target
 from brim.core.errors import OptionError
 from brim.data.lengths import LengthCache
 from brim.train.config import SftConfig
-from brim.train.trial import TrainingTrial, draw_lengths
+from brim.train.measured_step import TrainingTrial, draw_lengths
 
 Attempt = Callable[[int], Trial]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from brim.analyze.plan_report import check_report, create_plan_report
+from brim.analyze.plan_report.report import check_report, create_plan_report
 from brim.analyze.strategies import compare_strategies
 from brim.cli.show import measuring_progress, show_table
 from brim.data.lengths import LengthCache
@@ -102,7 +102,7 @@ def _train(folder: Path, shown: Path, steps: int) -> bool:
     if find_spec("torch") is None or find_spec("transformers") is None:
         click.echo("\nTraining is left out: it needs torch and transformers; run: pip install 'brim[train]'")
         return True
-    from brim.cli.train import training_progress
+    from brim.cli.train.sft import training_progress
     from brim.train.config import SftConfig
     from brim.train.sft import SftResult, train_sft
 

@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from brim.cli.gym_show import playing, show_words
 from brim.cli.show import json_option, show_facts, show_json
 from brim.core.atomic import check_target
-from brim.envs.puzzle.errors import PuzzleError
 from brim.envs.puzzle.games import GAMES, LEVELS, QUICK, Game
-from brim.envs.puzzle.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
-from brim.envs.puzzle.transport import TRANSPORTS, connect
+from brim.envs.puzzle.wire.errors import PuzzleError
+from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
+from brim.envs.puzzle.wire.transport import TRANSPORTS, connect
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode
 
@@ -87,8 +87,8 @@ def run(ctx: click.Context, **options: Any) -> None:
 
     Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or there is no server (any more), 130 interrupted.
     """
-    from brim.data.tokenizer import load_tokenizer
-    from brim.stream.replay import ReplayBuffer
+    from brim.data.tokenizer.base import load_tokenizer
+    from brim.stream.replay.buffer import ReplayBuffer
 
     _refuse_useless(ctx, options)
     if options["output"] is not None:

@@ -16,10 +16,10 @@ TREE: Tree = {
             "batchplan": (
                 "Batch plans.",
                 {
-                    "build": ("brim.cli.plan_build:build", "Build a plan from lengths."),
-                    "info": ("brim.cli.plan_info:info", "Show what a plan holds."),
-                    "verify": ("brim.cli.plan_verify:verify", "Check that a plan belongs to lengths and options."),
-                    "shard": ("brim.cli.plan_build:shard", "Write one plan per rank."),
+                    "build": ("brim.cli.plan.build:build", "Build a plan from lengths."),
+                    "info": ("brim.cli.plan.info:info", "Show what a plan holds."),
+                    "verify": ("brim.cli.plan.verify:verify", "Check that a plan belongs to lengths and options."),
+                    "shard": ("brim.cli.plan.build:shard", "Write one plan per rank."),
                 },
             ),
             "batch": (
@@ -30,8 +30,8 @@ TREE: Tree = {
                 "Where the waste is.",
                 {
                     "histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed."),
-                    "analyze": ("brim.cli.plan_analyze:analyze", "Compare ways of batching, and say which to choose."),
-                    "suggest": ("brim.cli.plan_analyze:suggest", "Find the best bucket edges."),
+                    "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and say which to choose."),
+                    "suggest": ("brim.cli.plan.analyze:suggest", "Find the best bucket edges."),
                 },
             ),
         },
@@ -43,7 +43,7 @@ TREE: Tree = {
             "info": ("brim.cli.gym:info", "Show what can be played, and by whom."),
         },
     ),
-    "train": ("Train a model.", {"sft": ("brim.cli.train:sft", "Fine-tune a causal model.")}),
+    "train": ("Train a model.", {"sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model.")}),
 }
 
 HELP = """The commands of brim under the names of lazarus.

@@ -10,11 +10,11 @@ from click.core import ParameterSource
 from brim.analyze.histogram import compute_length_histogram
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
 from brim.core.atomic import check_target
-from brim.data.axes import charge_axes
-from brim.data.format import RowFormat
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths, check_output
-from brim.data.nested import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
+from brim.data.nested.lengths import charge_axes
+from brim.data.nested.source import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
+from brim.data.rows.format import RowFormat
 
 cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.sorting import order_by
+from brim.core.arrays import order_by
 
 
 def raw_bits(n: int, *, seed: int, purpose: str, epoch: int = 0) -> NDArray[np.uint64]:

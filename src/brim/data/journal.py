@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import BrimError, OptionError
 from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
-from brim.data.row_ids import IdBlock
+from brim.data.rows.row_ids import IdBlock
 
 FORMAT = "brim.journal/1"
 

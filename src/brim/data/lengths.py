@@ -5,7 +5,7 @@ reads this and nothing else. Two forms on disk: JSONL for people, and columns th
 are written whole or not at all, and both notice when they are truncated or altered.
 
 A group is a label that must not be mixed inside a microbatch; most data sets have none. Nested samples may be ragged along several axes,
-each of which is padded by itself (`brim.data.structure`): then `axes` has a column for each, and a length is the sum of its row.
+each of which is padded by itself (`brim.data.nested.structure`): then `axes` has a column for each, and a length is the sum of its row.
 """
 
 import os

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 from brim.core.columns import is_columns
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.data.encode import identity as tokens_identity
-from brim.data.encode import measure_rows
-from brim.data.format import Layout, RowFormat
 from brim.data.journal import FORMAT as JOURNAL_FORMAT
 from brim.data.journal import Journal, Measured, discard_journal
 from brim.data.lengths import FORMAT, LengthCache
 from brim.data.pool import available_cores, ordered_map
-from brim.data.row_ids import IdBlock, join_ids, row_id, split_ids
-from brim.data.source import Block, Source, Torn, layout_of, open_source
-from brim.data.tokenizer import Tokenizer, load_tokenizer
+from brim.data.rows.encode import identity as tokens_identity
+from brim.data.rows.encode import measure_rows
+from brim.data.rows.format import Layout, RowFormat
+from brim.data.rows.row_ids import IdBlock, join_ids, row_id, split_ids
+from brim.data.rows.source import Block, Source, Torn, layout_of, open_source
+from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 
 # (rows done, tokens done, bytes done, bytes in all); the first call tells what did not have to be measured again.
 Progress = Callable[[int, int, int, int], None]

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from brim.core.columns import fill_columns
 from brim.core.errors import DamagedError, DataError, MismatchError, OptionError
-from brim.data.encode import encode_rows, identity
-from brim.data.format import Layout
 from brim.data.lengths import LengthCache
 from brim.data.pool import available_cores, ordered_map
-from brim.data.source import Block, Source
+from brim.data.rows.encode import encode_rows, identity
+from brim.data.rows.format import Layout
+from brim.data.rows.source import Block, Source
 from brim.data.token_store import FORMAT, TokenStore, begins, is_token_store
-from brim.data.tokenizer import Tokenizer
+from brim.data.tokenizer.base import Tokenizer
 
 SMALL = 4 << 20  # bytes that are encoded before a worker process would have started
 

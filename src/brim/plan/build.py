@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import order_by
 from brim.core.rng import permutation
-from brim.core.sorting import order_by
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.deal import deal_order

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import order_by
 from brim.core.rng import permutation, raw_bits
-from brim.core.sorting import order_by
 from brim.plan.config import Remainder
 
 ATTENTION_SCALE = 12_288

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import order_by
 from brim.core.rng import permutation
-from brim.core.sorting import order_by
 from brim.plan.ragged import cut_runs, near_order
 
 WINDOW = 8192

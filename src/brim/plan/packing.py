@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import order_by
 from brim.core.errors import LengthError, OptionError, one_of
 from brim.core.fill import Fill
-from brim.core.sorting import order_by
 
 try:
     from brim.plan import _kernel as kernel

@@ -8,7 +8,7 @@ is a sort. The second part of a split is turned around along all other axes, so 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.sorting import order_by
+from brim.core.arrays import order_by
 
 
 def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[np.int64]) -> NDArray[np.int64]:

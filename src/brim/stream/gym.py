@@ -14,9 +14,9 @@ from typing import Any, Self
 from brim.core.errors import BrimError, MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import Tokenizer, load_tokenizer
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 from brim.envs.puzzle.policies import HintPolicy
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
 from brim.stream.gym_config import GymConfig

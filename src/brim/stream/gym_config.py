@@ -9,7 +9,7 @@ from brim.core.errors import OptionError, check_counts, one_of
 from brim.core.rng import raw_bits
 from brim.envs.puzzle.games import LEVELS, QUICK, game
 from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.transport import TRANSPORTS, TransportName
+from brim.envs.puzzle.wire.transport import TRANSPORTS, TransportName
 from brim.stream.sample import DIFFICULTIES
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from brim.core.errors import BrimError
 from brim.envs.puzzle.candidates import candidates
-from brim.envs.puzzle.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
 from brim.envs.puzzle.games import Game, game
 from brim.envs.puzzle.hints import action_of
 from brim.envs.puzzle.policy import EpisodeSpec, Policy, Turn
-from brim.envs.puzzle.session import Outcome, PuzzleSession
+from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
+from brim.envs.puzzle.wire.session import Outcome, PuzzleSession
 from brim.stream.gym_config import GymConfig
 from brim.stream.lanes import Backoff, Clock, Lane
 from brim.stream.sample import DIFFICULTIES, EpisodeStatus

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from brim.core.rng import raw_bits
-from brim.envs.puzzle.errors import ConnectionFailed, PuzzleError
 from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.session import PuzzleSession
+from brim.envs.puzzle.wire.errors import ConnectionFailed, PuzzleError
+from brim.envs.puzzle.wire.session import PuzzleSession
 from brim.stream.gym_config import GymConfig
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from brim.core.errors import DataError, MismatchError, OptionError, check_counts
 from brim.core.rng import permutation, raw_bits
-from brim.data.encode import encode_rows
-from brim.data.format import RowFormat
-from brim.data.tokenizer import Tokenizer, load_tokenizer
-from brim.stream.positioned import PositionedStream
+from brim.data.rows.encode import encode_rows
+from brim.data.rows.format import RowFormat
+from brim.data.tokenizer.base import Tokenizer, load_tokenizer
+from brim.stream.offline.positioned import PositionedStream
 from brim.stream.protocols import StreamState
 from brim.stream.sample import DIFFICULTIES, EpisodeStatus, SampleSource, StreamSample
 

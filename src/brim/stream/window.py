@@ -30,7 +30,7 @@ from brim.plan.config import BatchingConfig
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
 from brim.stream.curriculum import Curriculum
-from brim.stream.replay import BufferSnapshot, ReplayBuffer
+from brim.stream.replay.buffer import BufferSnapshot, ReplayBuffer
 
 FORMAT = "brim.window/1"
 

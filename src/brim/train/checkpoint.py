@@ -23,7 +23,7 @@ from brim.core.atomic import atomic_directory
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.extras import need
 from brim.core.fingerprint import canonical_json, digest_bytes, new_hash
-from brim.data.tokenizer import Tokenizer
+from brim.data.tokenizer.base import Tokenizer
 from brim.plan.position import CheckpointPosition
 from brim.train.model import quiet, save_tokenizer
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from brim.core.errors import MismatchError, OptionError, did_you_mean, one_of
-from brim.data.format import RowFormat
+from brim.data.rows.format import RowFormat
 from brim.plan.config import BatchingConfig
 
 Schedule = Literal["cosine", "linear", "constant"]

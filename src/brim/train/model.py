@@ -12,8 +12,8 @@ from brim.core.errors import LengthError, MismatchError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import raw_bits
-from brim.data.hf_tokenizer import HfTokenizer
-from brim.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
+from brim.data.tokenizer.hf import HfTokenizer
 from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from brim.batch.belongs import check_belongs
+from brim.batch.token_source import check_belongs
 from brim.core.errors import DataError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import permutation
-from brim.data.format import Layout, RowFormat
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths, open_as_measured
+from brim.data.rows.format import Layout, RowFormat
+from brim.data.rows.source import Source, layout_of, open_source
 from brim.data.samples import Samples
-from brim.data.source import Source, layout_of, open_source
 from brim.data.token_store import TokenStore
 from brim.data.tokenize import build_tokens
-from brim.data.tokenizer import Tokenizer
+from brim.data.tokenizer.base import Tokenizer
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig

@@ -18,18 +18,18 @@ from brim.batch.torch import TensorBatch
 from brim.core.errors import BrimError, MismatchError, OptionError
 from brim.core.extras import need
 from brim.core.fill import Fill
-from brim.data.tokenizer import Tokenizer
+from brim.data.tokenizer.base import Tokenizer
 from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.config import SftConfig
+from brim.train.failed_step import SCRIPT, save_repro
+from brim.train.log import begin_output, hold_output, unbegin_output
 from brim.train.loss import SftLoss, choose_attention
 from brim.train.model import base_fingerprint, check_model, load_adapter, load_model
 from brim.train.optimizer import moments, restore_moments, whole
 from brim.train.ranks import Ranks, wrap
-from brim.train.record import begin_output, hold_output, unbegin_output
 from brim.train.report import StepReport
-from brim.train.repro import SCRIPT, save_repro
 from brim.train.schedule import learning_rate
 from brim.train.step import NotFiniteError, Stepper
 

@@ -20,10 +20,10 @@ from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
 from brim.train.checkpoint import Saved
 from brim.train.config import SftConfig
+from brim.train.log import Records
 from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks
-from brim.train.record import Records
 from brim.train.report import Ends, SftResult, StepReport
 from brim.train.run import Run, find_source, silent
 

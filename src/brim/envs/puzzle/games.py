@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from brim.core.errors import did_you_mean
-from brim.envs.puzzle.errors import UnknownGame
+from brim.envs.puzzle.wire.errors import UnknownGame
 
 Observation = Mapping[str, Any]
 Board = Literal["grid", "display", "lines"]

@@ -1,0 +1,1 @@
+"""The largest token budget that fits in memory."""

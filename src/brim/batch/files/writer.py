@@ -1,0 +1,223 @@
+"""`BatchWriter`: the batches of a plan as files, made once and read by any number of runs.
+
+    manifest.json               which plan, data and tokenizer they are of
+    plan/                       the plan
+    epoch_0/batch_000000.npz    one file for each microbatch of the plan or of a rank's share, empty ones included
+
+Files appear whole, in order, and are never written twice: a writer that was killed goes on with the first that is missing, and the
+directory ends with the bytes of one that was not. Everything that can be refused is refused before the first file.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from brim.batch.batch import Batch
+from brim.batch.by_id import SamplesAtHand, token_source
+from brim.batch.collate import collate
+from brim.batch.files.manifest import LEFTOVERS, MANIFEST, PLAN, Manifest, batch_file, epoch_files
+from brim.batch.files.npz import UnreadableError, write_batch
+from brim.batch.token_source import check_belongs
+from brim.core.errors import BrimError, DataError, MismatchError, OptionError
+from brim.core.fingerprint import fingerprint
+from brim.data.token_store import TokenSource, TokenStore
+from brim.plan.epoch import MicrobatchSpec
+from brim.plan.plan import BatchPlan
+
+Progress = Callable[[int, int], None]
+"""Told how many batches of how many are there."""
+
+
+class CollateFn(Protocol):
+    """Lays out a microbatch; `brim.batch.collate.collate` is one."""
+
+    def __call__(self, microbatch: MicrobatchSpec, source: TokenSource, /, *, pad_id: int) -> Batch: ...
+
+
+class Written(NamedTuple):
+    """How many batches were written now, and how many were there already."""
+
+    written: int
+    kept: int
+
+
+class BatchWriter:
+    """Writes the batches of `plan`, or of a rank's share of one (`plan.shard(rank, world_size)`).
+
+    All ranks get equally many files: where a rank has nothing to do in a round, its file is one token of padding.
+
+    Example:
+        >>> writer = BatchWriter(plan, TokenStore.load("tokens.brim"), "batches")  # doctest: +SKIP
+        >>> writer.write_all()  # doctest: +SKIP
+        Written(written=1200, kept=0)
+    """
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        source: TokenSource | SamplesAtHand,
+        output_dir: str | os.PathLike[str],
+        collate_fn: CollateFn | None = None,
+        pad_id: int | None = None,
+    ) -> None:
+        """Check everything; write nothing.
+
+        `source` is a `TokenStore` or `Samples`, or the samples themselves: in a list, or by id, each a `Sample` or a mapping with
+        `input_ids` and `loss_mask`. `collate_fn` is called as `collate` is, and must be the same when a write is continued: of a function
+        only the name is compared, and the options of a `functools.partial`. `pad_id` is the source's unless given.
+
+        Raises:
+            MismatchError: The plan belongs to other data or another tokenizer, or the directory holds the batches of another plan.
+            OptionError: The directory holds other files.
+        """
+        self.plan, self.directory = plan, Path(output_dir)
+        self.source = token_source(plan, source)
+        check_belongs(plan, self.source)
+        self.collate_fn: CollateFn = collate_fn or collate
+        self.manifest = Manifest(
+            fingerprint=plan.fingerprint,
+            dataset_hash=_dataset_hash(plan, self.source),
+            tokenizer_hash=self.source.tokenizer_hash or plan.table.tokenizer_hash,
+            pad_id=self.source.pad_id if pad_id is None else pad_id,
+            collate=_name(self.collate_fn),
+            rank=plan.rank,
+            world_size=plan.world_size,
+            microbatches_per_step=plan.step_size,
+            batches=tuple(plan.num_microbatches(epoch) for epoch in range(plan.num_epochs)),
+        )
+        self._claimed = False
+        check_directory(self.directory, self.manifest)
+
+    def write_all(self, progress: Progress | None = None) -> Written:
+        """Write what is missing of all epochs."""
+        return self._write(range(self.plan.num_epochs), progress)
+
+    def write_epoch(self, epoch: int, progress: Progress | None = None) -> Written:
+        """Write what is missing of one epoch."""
+        self.plan.deal(epoch)  # refuses an epoch that does not exist
+        return self._write([epoch], progress)
+
+    def missing(self, epoch: int) -> list[int]:
+        """The numbers of the batches that are not there yet."""
+        return epoch_files(self.manifest, self.directory, epoch).missing
+
+    @contextmanager
+    def claim(self) -> Generator[None, None, None]:
+        """Keep other writers out of the directory. Writing does this by itself; by hand, the claim lasts over several calls.
+
+        Raises:
+            BrimError: Another process is writing there.
+        """
+        if self._claimed:
+            yield
+            return
+        with _locked(self.directory):
+            check_directory(self.directory, self.manifest)
+            self._claimed = True
+            try:
+                yield
+            finally:
+                self._claimed = False
+
+    def _write(self, epochs: Sequence[int], progress: Progress | None) -> Written:
+        with self.claim():
+            self._begin()
+            missing = {epoch: self.missing(epoch) for epoch in epochs}
+            total = sum(self.manifest.batches[epoch] for epoch in epochs)
+            kept = done = total - sum(map(len, missing.values()))
+            for epoch, numbers in missing.items():
+                view = self.plan.get_epoch(epoch) if numbers else ()
+                for number in numbers:
+                    if progress is not None:
+                        progress(done, total)
+                    self._write_one(batch_file(self.directory, epoch, number), view[number])
+                    done += 1
+            if progress is not None:
+                progress(done, total)
+            return Written(total - kept, kept)
+
+    def _write_one(self, path: Path, microbatch: MicrobatchSpec) -> None:
+        batch = self.collate_fn(microbatch, self.source, pad_id=self.manifest.pad_id)
+        if (batch.epoch, batch.index, batch.ids) != (microbatch.epoch, microbatch.index, microbatch.samples):
+            raise OptionError(
+                f"{self.manifest.collate} was asked for batch {microbatch.index} of epoch {microbatch.epoch} and {len(microbatch.samples)} "
+                f"samples, and gave batch {batch.index} of epoch {batch.epoch} with {len(batch.ids)}; keep what the plan says"
+            )
+        try:
+            write_batch(path, batch, self.manifest.checksum)
+        except UnreadableError as error:
+            raise OptionError(f"{self.manifest.collate} gave a batch that cannot be kept: {error}") from None
+
+    def _begin(self) -> None:
+        if not (self.directory / MANIFEST).exists():
+            self.manifest.save(self.directory)
+        try:
+            there = BatchPlan.load(self.directory / PLAN).fingerprint == self.manifest.fingerprint
+        except BrimError:
+            there = False
+        if not there:
+            self.plan.save(self.directory / PLAN)
+
+
+def check_directory(directory: Path, manifest: Manifest) -> None:
+    """
+    Raises:
+        MismatchError: It holds the batches of something else.
+        OptionError: It holds other files, or is one.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise OptionError(f"cannot write {directory}: a file is in the way")
+    if not directory.exists() or {path.name for path in directory.iterdir()} <= LEFTOVERS:
+        return
+    try:
+        there = Manifest.load(directory)
+    except DataError:
+        raise OptionError(f"will not write into {directory}: it holds other files; remove them or choose another output") from None
+    if (difference := there.difference(manifest)) is not None:
+        raise MismatchError(f"{directory} holds the batches of {difference}; remove it or choose another output")
+
+
+def _dataset_hash(plan: BatchPlan, source: TokenSource) -> str:
+    """Of samples that are in memory, the hash of their tokens: a table that has a hash of its own says nothing about them."""
+    if source.dataset_hash or not isinstance(source, TokenStore):
+        return source.dataset_hash or plan.table.dataset_hash
+    return fingerprint(tokens=source.tokens, learned=source.learned, lengths=source.lengths, starts=source.starts)
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, partial):
+        options = ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in function.keywords.items())
+        return f"{_name(function.func)}({options})"
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None, None, None]:
+    """The directory itself is locked, so a process that is killed leaves no lock behind. One that stays empty is not left behind either."""
+    is_new = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        reason = f"{error.filename} is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise OptionError(f"cannot write {directory}: {reason or error}") from None
+    try:
+        _lock(handle, directory)
+        yield
+    finally:
+        os.close(handle)
+        if is_new and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _lock(handle: int, directory: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BrimError(f"another process is writing {directory}; wait for it to end, or choose another output") from None
+    except OSError:
+        pass  # a file system without locks: nothing keeps two writers apart there, but both write the same bytes

@@ -1,0 +1,167 @@
+"""`brim plan analyze` and `brim plan suggest`: where the waste is, and which bucket edges have least of it."""
+
+import json
+from typing import Any
+
+import click
+
+from brim.analyze.capacity.search import Capacity
+from brim.analyze.counts import check_one_length
+from brim.analyze.histogram import compute_length_histogram
+from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
+from brim.analyze.strategies import bucket_flags
+from brim.analyze.suggest import MEASURES, BucketSuggestion, suggest_bucket_edges
+from brim.cli.lengths import cache_option
+from brim.cli.options import edges_option
+from brim.cli.show import json_option, show_drawing, show_json, show_prose, show_table, width_option
+from brim.core.atomic import atomic_file
+from brim.core.errors import OptionError
+from brim.data.lengths import LengthCache
+from brim.plan.buckets import BucketSpec
+from brim.plan.edges import OptimizationGoal
+
+GOALS = {
+    "waste": OptimizationGoal.MINIMIZE_WASTE,
+    "balance": OptimizationGoal.BALANCE_BUCKETS,
+    "memory": OptimizationGoal.MINIMIZE_MEMORY,
+}
+
+
+@click.command()
+@cache_option
+@edges_option("The buckets in use, if there are any: where they end.")
+@click.option("--overflow-max", type=int, help="Where the last bucket ends.  [default: the longest sample]")
+@click.option("-b", "--token-budget", type=int, help="Tokens in a microbatch.  [default: 4096, or the longest sample if that is more]")
+@click.option("-n", "--num-buckets", type=int, help="Optimal buckets to compare with.  [default: as many as in use, else 8]")
+@click.option("--batch-size", type=int, help="Of random batches.  [default: as many samples as a budget holds on average]")
+@click.option("--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the longest sample if that is more]")
+@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this.")
+@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the orders that are compared.")
+@click.option("--bins", default=20, show_default=True, help="Bins of the histogram.")
+@width_option
+@click.option("--measured", metavar="FILE", help="Estimate memory and speed from this, which brim bench batch-size -o FILE wrote.")
+@click.option("-o", "--output", metavar="FILE", help="Also write the report here, as JSON.")
+@json_option
+def analyze(
+    cache: str,
+    bucket_edges: tuple[int, ...] | None,
+    overflow_max: int | None,
+    width: int,
+    measured: str | None,
+    output: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare ways of batching these lengths, and say which to choose.
+
+    Random batches, batches grouped by length, the buckets in use, optimal buckets, sorted windows and packed rows: padding, steps of an
+    epoch, distinct shapes, attention (the squared lengths it sees), the largest batch (what memory has to hold), and how many times
+    cheaper than random batches an epoch is by the planner's measure of cost. What was measured of a machine turns cost into time and the
+    largest batch into bytes.
+
+    \b
+    Examples:
+      brim plan analyze -l lengths.brim -b 16384
+      brim plan analyze -l lengths.jsonl --bucket-edges 128,256,512 -o report.json
+      brim plan analyze -l lengths.brim -b 16384 --measured capacity.json
+
+    Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
+    """
+    table = LengthCache.load(cache)
+    report = create_efficiency_report(
+        table,
+        _spec(table, bucket_edges, overflow_max),
+        num_bins=options.pop("bins"),
+        pack_length=options.pop("pack_max_len"),
+        capacity=None if measured is None else _capacity(measured),
+        **options,
+    )
+    if output is not None:
+        with atomic_file(output) as file:
+            file.write(json.dumps(report.to_dict(), indent=2).encode() + b"\n")
+    show_json(report.to_dict()) if as_json else _show(report, width)
+
+
+def _capacity(path: str) -> Capacity:
+    capacity = Capacity.load(path)
+    if capacity.unit != "tokens":
+        raise OptionError(f"{path} was measured in {capacity.unit}, not in tokens; measure with: brim bench batch-size -o FILE")
+    return capacity
+
+
+def _spec(table: LengthCache, edges: tuple[int, ...] | None, overflow_max: int | None) -> BucketSpec | None:
+    if edges is None:
+        if overflow_max is not None:
+            raise OptionError("--overflow-max needs --bucket-edges")
+        return None
+    if overflow_max is not None and (not edges or overflow_max != edges[-1]):
+        return BucketSpec(edges=edges, overflow_max=overflow_max)
+    return BucketSpec.covering(edges, overflow_max or int(table.lengths.max(initial=1)))
+
+
+def _show(report: BatchingEfficiencyReport, width: int) -> None:
+    edges = () if report.analysis is None else report.analysis.bucket_spec.widths
+    show_drawing(lambda fits: report.histogram.to_ascii(fits, edges=edges), width)
+    click.echo()
+    if report.analysis is not None:
+        show_drawing(report.analysis.to_ascii, max(1, width // 2))
+        click.echo()
+    show_table(report.COLUMNS, report.table())
+    click.echo()
+    show_prose(report.advice, *report.notes)
+
+
+@click.command()
+@cache_option
+@click.option("-n", "--num-buckets", default=4, show_default=True, help="At most so many buckets.")
+@click.option(
+    "-g",
+    "--goal",
+    type=click.Choice([*GOALS, *map(str, OptimizationGoal)]),
+    default="waste",
+    show_default=True,
+    help="What to make as small as can be: slots, the unevenness of bucket sizes, or the attention memory of padded rows.",
+)
+@click.option("--max-length", type=int, help="No bucket is wider; longer samples are in none.  [default: the longest sample]")
+@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Every width is a multiple of this.")
+@width_option
+@json_option
+def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad_to_multiple: int, width: int, as_json: bool) -> None:
+    """Find the best bucket edges for a goal.
+
+    The answer is exact: no other edges do better by the goal's measure. The other goals are shown beside it.
+
+    \b
+    Examples:
+      brim plan suggest -l lengths.brim -n 8
+      brim plan suggest -l lengths.jsonl -n 6 --goal memory --pad-to-multiple 16
+
+    Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
+    """
+    table = LengthCache.load(cache)
+    check_one_length(table, "bucket edges")
+    histogram = compute_length_histogram(table)
+    wanted = GOALS.get(goal) or OptimizationGoal(goal)
+    found = {
+        one: suggest_bucket_edges(histogram, num_buckets, one, max_length, pad_to_multiple=pad_to_multiple) for one in OptimizationGoal
+    }
+    if as_json:
+        others = {str(one): suggestion.to_dict() for one, suggestion in found.items() if one is not wanted}
+        show_json({**found[wanted].to_dict(), "other_goals": others})
+        return
+    chosen = found[wanted]
+    click.echo(bucket_flags(chosen.bucket_spec))
+    click.echo()
+    show_drawing(chosen.to_ascii, max(1, width // 2))
+    click.echo()
+    show_table(["goal", "fill", "largest bucket", "attention"], [_row(one, found) for one in found.values()])
+    click.echo()
+    show_prose(f"No other edges have a smaller sum of {MEASURES[wanted]}.")
+
+
+def _row(one: BucketSuggestion, found: dict[OptimizationGoal, BucketSuggestion]) -> list[str]:
+    """Attention is relative to the least there can be."""
+    least = found[OptimizationGoal.MINIMIZE_MEMORY].cost
+    samples = max(bucket.sample_count for bucket in one.analysis.buckets) / one.analysis.num_samples
+    attention = one.analysis.cost(OptimizationGoal.MINIMIZE_MEMORY) / least
+    return [str(one.goal), f"{one.analysis.efficiency:.1%}", f"{samples:.1%}", f"{attention:.2f}x"]

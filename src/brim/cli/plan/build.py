@@ -1,0 +1,92 @@
+"""`brim plan build` and `brim plan shard`: write plans."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brim.cli.options import config_from, planning_options
+from brim.cli.show import counting_progress, json_option, show_facts, show_json
+from brim.core.errors import OptionError
+from brim.core.fill import Fill
+from brim.data.lengths import LengthCache
+from brim.plan.plan import BatchPlan
+from brim.plan.store import read_index, save_shards
+
+
+@click.command()
+@click.option("-l", "--lengths", required=True, metavar="FILE", help="The length cache.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="The plan. A plan that is there already is replaced.")
+@click.option("-e", "--epochs", type=int, default=1, show_default=True, help="How many epochs.")
+@planning_options(("-p", "--predictable"))
+@click.option("--lazy", is_flag=True, help="Do not store the epochs; build them again when they are used.")
+@json_option
+def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **options: Any) -> None:
+    """Plan which samples share a batch.
+
+    Reads lengths, never text. The plan is a directory you can inspect, verify, shard and keep with the run's record.
+
+    \b
+    Examples:
+      brim plan build -l lengths.jsonl -b 16384 -e 3 -o plan/
+      brim plan build -l lengths.jsonl -b 16384 --pack --overflow truncate -o plan/
+      brim plan build -l lengths.jsonl -b 16384 --predictable --num-buckets 8 -o plan/
+
+    Exit status: 0 written, 2 the options or the data are wrong.
+    """
+    plan = BatchPlan.build(LengthCache.load(lengths), config_from(options), num_epochs=epochs)
+    with counting_progress("planning epochs") as progress:
+        plan.save(output, lazy=lazy, progress=progress)
+    counts = plan.counts
+    facts: dict[str, Any] = {"written": output, "samples": counts.samples - counts.skipped, "epochs": epochs}
+    stored = read_index(Path(output))["epochs"]
+    if stored:
+        fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
+        facts |= {"microbatches in epoch 0": stored[0]["microbatches"], "tokens in epoch 0": stored[0]["tokens"]}
+        facts |= {"padding": f"{fill.waste:.2%}", "dropped in epoch 0": stored[0]["dropped"]}
+    if plan.buckets is not None:
+        facts["buckets"] = ",".join(str(width) for width in plan.buckets.widths)
+    left_out = {
+        "skipped": counts.skipped,
+        "truncated": counts.truncated,
+        "truncated tokens": counts.truncated_tokens,
+        "split": counts.split,
+    }
+    facts |= {name: value for name, value in left_out.items() if value or as_json}
+    facts["fingerprint"] = plan.fingerprint
+    show_json(facts) if as_json else show_facts(facts)
+
+
+@click.command()
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan.")
+@click.option("-w", "--world-size", type=int, required=True, help="How many ranks.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where rank_0, rank_1, ... go.")
+@json_option
+def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
+    """Write one plan per rank, all with equally many microbatches.
+
+    Not needed for training: a rank can take its share of the whole plan, and continue on another number of ranks. Shards are for
+    looking at, and for machines that should hold their own share only.
+
+    \b
+    Examples:
+      brim plan shard -p plan/ -w 4 -o shards/
+
+    Exit status: 0 written, 2 the options or the plan are wrong.
+    """
+    plan = BatchPlan.load(path)
+    if world_size < 1:
+        raise OptionError(f"world_size must be at least 1, got {world_size}")
+    with counting_progress("writing ranks") as progress:
+        save_shards(plan, output, world_size, progress=progress)
+    deal = plan.shard(0, world_size).deal(0)
+    facts = {
+        "written": output,
+        "ranks": world_size,
+        "microbatches per rank and epoch": deal.rounds,
+        "steps per epoch": deal.steps,
+        "empty microbatches": deal.nulls,
+        "dropped": deal.dropped,
+        "repeated": deal.repeated,
+    }
+    show_json(facts) if as_json else show_facts(facts)

@@ -1,0 +1,60 @@
+"""`brim plan report`: a plan to look at, as one page or one picture."""
+
+from pathlib import Path
+
+import click
+
+from brim.analyze.plan_report.report import create_plan_report
+from brim.cli.show import json_option, show_facts, show_json, show_prose
+from brim.core.errors import OptionError
+from brim.data.lengths import LengthCache
+from brim.plan.plan import BatchPlan
+
+FORMATS = ("html", "png")
+
+
+@click.command()
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan, or a rank's share of one.")
+@click.option("-l", "--lengths", metavar="FILE", help="The length cache it should belong to.  [default: only the plan's own]")
+@click.option("-o", "--output", metavar="FILE", help="The report.  [default: report.html or report.png]")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="A page to explore, or a picture.  [default: as the output's name says]")
+@click.option("-w", "--world-size", "world_sizes", type=int, multiple=True, help="Ranks to show it for; repeat it.  [default: 1, 2, 4, 8]")
+@json_option
+def report(path: str, lengths: str | None, output: str | None, kind: str | None, world_sizes: tuple[int, ...], as_json: bool) -> None:
+    """Draw what a plan does: lengths, padding, shapes, order, ranks, and other ways to batch.
+
+    The page is one file that needs no network, and can be kept with the run's record. The picture needs brim[plot].
+
+    \b
+    Examples:
+      brim plan report -p plan/
+      brim plan report -p plan/ -l lengths.brim -w 4 -w 6 -o report.html
+      brim plan report -p plan/ --format png
+
+    Exit status: 0 written, 2 the options are wrong, the lengths do not belong to the plan, or it is damaged.
+    """
+    target = _target(output, kind)
+    plan = BatchPlan.load(path)
+    table = LengthCache.load(lengths) if lengths is not None else None
+    made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)
+    made.save(target)
+    if as_json:
+        show_json({"written": str(target), **made.to_dict()})
+        return
+    facts = made.facts
+    shown = {"written": str(target), "fill": f"{facts['fill']:.2%}", "microbatches in epoch 0": facts["microbatches"]}
+    show_facts({**shown, "steps in epoch 0": facts["steps"], "shapes": facts["shapes"]})
+    click.echo()
+    show_prose(made.verdict, made.advice)
+
+
+def _target(output: str | None, kind: str | None) -> Path:
+    """Where the report goes; a name and a format that contradict each other are an error."""
+    if output is None:
+        return Path(f"report.{kind or 'html'}")
+    suffix = Path(output).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise OptionError(f"cannot write {output}: a report ends in .html or .png")
+    if kind is not None and kind != suffix:
+        raise OptionError(f"--format {kind} cannot be written to {output}; name it {Path(output).with_suffix('.' + kind)}")
+    return Path(output)

@@ -1,0 +1,59 @@
+"""`brim plan verify`: does this plan belong to these lengths and options?"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from brim.cli.options import overlaid, planning_options
+from brim.cli.show import json_option, show_json
+from brim.core.errors import DamagedError
+from brim.data.lengths import LengthCache
+from brim.plan.config import BatchingConfig
+from brim.plan.plan import BatchPlan
+from brim.plan.verify import Difference, verify_plan
+
+
+@click.command()
+@click.option("--plan", "path", "-p", required=True, metavar="DIR", help="The plan.")
+@click.option("-l", "--lengths", metavar="FILE", help="The length cache it should belong to.  [default: only check the files]")
+@planning_options()
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **options: Any) -> None:
+    """Check that a plan belongs to lengths and options, and list every difference.
+
+    Files are checked against their checksums, and the epochs are planned again and compared. Only options that are given are compared.
+
+    \b
+    Examples:
+      brim plan verify -p plan/ -l lengths.jsonl
+      brim plan verify -p plan/ -l lengths.jsonl -b 16384 --seed 7
+
+    Exit status: 0 it does, 1 it does not, 2 the options are wrong.
+    """
+    table = LengthCache.load(lengths) if lengths is not None else None
+    try:
+        plan = BatchPlan.load(path)
+        found = verify_plan(plan, table, _expected(ctx, plan.config, options))
+        name = plan.fingerprint
+    except DamagedError as error:
+        found, name = [Difference("damaged", str(error))], None
+    if as_json:
+        show_json({"ok": not found, "plan": str(Path(path)), "fingerprint": name, "differences": [asdict(one) for one in found]})
+    elif found:
+        click.echo(f"{path} does not match:")
+        for difference in found:
+            click.echo(f"  {difference.message}")
+    else:
+        against = f" and belongs to {lengths}" if lengths is not None else ""
+        click.echo(f"{path} is whole{against} ({name})")
+    ctx.exit(1 if found else 0)
+
+
+def _expected(ctx: click.Context, config: BatchingConfig, options: dict[str, Any]) -> BatchingConfig | None:
+    """The plan's config with the options that were given on the command line."""
+    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    return overlaid(config, options, given) if given else None

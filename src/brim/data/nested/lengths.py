@@ -1,0 +1,189 @@
+"""The length table of nested samples: a group for each structure, a column for each ragged axis.
+
+From here on nothing but the planner's arithmetic of several axes knows that samples are nested. Axes have names, the paths of their arrays,
+which tell what a batch of mixed structures would have to pad, and which steps cost more than others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.arrays import natural
+from brim.core.errors import LONGEST, DataError, OptionError, did_you_mean
+from brim.data.ids import Ids, SampleId
+from brim.data.lengths import LengthCache
+from brim.data.nested.structure import Structure, outline, sample_id
+
+ROOT = "/"
+"""The name of the axis of arrays at the top of a sample, where they share one. No key has a slash in it."""
+
+
+def measure_structures(dataset: Any, *, read: bool = False, progress: Callable[[int, int], None] | None = None) -> LengthCache:
+    """The lengths of a data set of nested samples: a group for each structure, a length for each ragged axis.
+
+    A data set may know them (`table`). Else its list of `samples` is gone through, if it has one with an entry for each, or with `read` in
+    any case itself. Arrays of one dict that are equally long in all samples run along one axis, and count once.
+
+    Raises:
+        DataError: A sample cannot be batched; the message names it.
+    """
+    if isinstance(known := getattr(dataset, "table", None), LengthCache):
+        return known
+    samples = dataset if read else listed_samples(dataset)
+    ids: list[SampleId] = []
+    code: dict[Structure, int] = {}
+    kinds: list[int] = []
+    lengths: list[list[tuple[int, ...]]] = []
+    count = len(samples)
+    for row in range(count):
+        sample = samples[row]
+        try:
+            parts = outline(sample)
+            ids.append(sample_id(sample, row))
+        except DataError as error:
+            raise DataError(f"sample {row}: {error}") from None
+        kind = code.setdefault(parts.structure, len(code))
+        if kind == len(lengths):
+            lengths.append([])
+        kinds.append(kind)
+        lengths[kind].append(parts.lengths)
+        if progress is not None and (row % 1000 == 999 or row + 1 == count):
+            progress(row + 1, count)
+    columns = [np.array(rows, np.int64).reshape(len(rows), -1) for rows in lengths]
+    return structure_table(list(code), np.array(kinds, np.int64), columns, ids=Ids.of(ids))
+
+
+def listed_samples(dataset: Any) -> Any:
+    """The list that some data sets keep of their samples, without reading them; the data set itself if there is none."""
+    samples = getattr(dataset, "samples", None)
+    return samples if isinstance(samples, list | tuple) and len(cast(Sequence[Any], samples)) == len(dataset) else dataset
+
+
+def structure_table(
+    structures: Sequence[Structure],
+    kinds: NDArray[np.integer[Any]],
+    lengths: Sequence[NDArray[np.integer[Any]]],
+    *,
+    ids: Ids | None = None,
+    dataset_hash: str = "",
+) -> LengthCache:
+    """Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths `lengths[k][j]`.
+
+    The table does not depend on the order of `structures`.
+
+    Raises:
+        DataError: An id comes twice, or a sample is longer than a length can be.
+    """
+    ids = ids or Ids.rows(len(kinds))
+    if twice := ids.duplicate():
+        raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+    order = sorted(range(len(structures)), key=lambda kind: (natural(structures[kind].name), structures[kind].text))
+    names = _distinct_names([structures[kind] for kind in order])
+    axes = [shared_axes(structures[kind], lengths[kind]) for kind in order]
+    matrix = np.zeros((len(kinds), max((len(found) for found in axes), default=0)), np.int64)
+    groups = np.empty(len(kinds), np.int32)
+    for code, kind in enumerate(order):
+        rows = np.flatnonzero(kinds == kind)
+        groups[rows] = code
+        for axis, arrays in enumerate(axes[code].values()):
+            matrix[rows, axis] = lengths[kind][:, arrays[0]]
+    totals = matrix.sum(axis=1)
+    if (totals > LONGEST).any():
+        raise DataError(f"sample {ids[int(totals.argmax())]!r} has length {totals.max()}; a length is at most {LONGEST}")
+    described = [
+        {"name": name, "structure": structures[kind].text, "axes": list(axes[code])}
+        for code, (kind, name) in enumerate(zip(order, names, strict=True))
+    ]
+    return LengthCache(
+        ids,
+        totals.astype(np.int32),
+        groups=groups,
+        group_names=tuple(names),
+        axes=matrix.astype(np.int32) if matrix.shape[1] > 1 else None,
+        dataset_hash=dataset_hash,
+        source={"structures": described},
+    )
+
+
+def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict[str, list[int]]:
+    """The ragged axes of a structure, by name: which of its arrays run along each. `lengths` has a row for each sample.
+
+    Arrays run along one axis if they are in the same dict and equally long in every sample.
+    """
+    together: dict[str, dict[bytes, list[int]]] = {}
+    for array, table in enumerate(structure.tables.values()):
+        together.setdefault(table, {}).setdefault(lengths[:, array].tobytes(), []).append(array)
+    axes = {
+        (table or ROOT) if len(columns) == 1 and len(arrays) > 1 else structure.arrays[arrays[0]]: arrays
+        for table, columns in together.items()
+        for arrays in columns.values()
+    }
+    return dict(sorted(axes.items(), key=lambda axis: axis[1]))
+
+
+def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
+    """How long every sample is along every axis that any of them has; 0 where it has none such. What a batch of mixed structures pads."""
+    columns: dict[str, NDArray[np.int32]] = {}
+    if table.axes is None or table.groups is None or "structures" not in table.source:
+        axes = table.lengths[:, None] if table.axes is None else table.axes
+        return {str(number): axes[:, number] for number in range(axes.shape[1])}
+    for code, each in enumerate(table.source["structures"]):
+        rows = np.flatnonzero(table.groups == code)
+        for number, name in enumerate(each["axes"]):
+            columns.setdefault(name, np.zeros(len(table), np.int32))[rows] = table.axes[rows, number]
+    return columns
+
+
+def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple: int = 1) -> LengthCache:
+    """The same table with lengths in units of cost: a step along an axis counts as often as `costs` says, or once.
+
+    A key is the name of an axis, or a path above it: "stages" is all of them. Lengths are rounded up to `pad_to_multiple` before they are
+    charged, since that is what is padded; plan with 1.
+
+    Raises:
+        OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the sum is more than a length can be.
+    """
+    described = table.source.get("structures")
+    if described is None or table.groups is None:
+        raise OptionError("axis_costs are for nested samples whose axes have names, as measure_structures gives them")
+    names = sorted({name for each in described for name in each["axes"]})
+    known = {path for name in names for path in _above(name)}
+    for key, cost in costs.items():
+        if key not in known:
+            raise OptionError(f"axis_costs has {key!r}, and the axes are {', '.join(names)}.{did_you_mean(key, known)}")
+        if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"axis_costs of {key!r} must be an integer from 1 on, got {cost!r}")
+    axes = table.lengths[:, None] if table.axes is None else table.axes
+    charged = -(-axes.astype(np.int64) // pad_to_multiple) * pad_to_multiple
+    for code, each in enumerate(described):
+        factors = np.ones(axes.shape[1], np.int64)
+        for number, name in enumerate(each["axes"]):
+            factors[number] = next((costs[path] for path in _above(name) if path in costs), 1)
+        charged[table.groups == code] *= factors
+    totals = charged.sum(axis=1)
+    if (totals > LONGEST).any():
+        raise OptionError(
+            f"by axis_costs sample {table.ids[int(totals.argmax())]!r} costs {totals.max()}, and at most {LONGEST} is possible"
+        )
+    return LengthCache(
+        table.ids,
+        totals.astype(np.int32),
+        groups=table.groups,
+        group_names=table.group_names,
+        axes=None if table.axes is None else charged.astype(np.int32),
+        dataset_hash=table.dataset_hash,
+        source={**table.source, "axis_costs": dict(costs)},
+    )
+
+
+def _above(name: str) -> list[str]:
+    """An axis and the paths above it, from the bottom up."""
+    keys = name.split("/")
+    return [name] if name == ROOT else ["/".join(keys[:end]) for end in range(len(keys), 0, -1)]
+
+
+def _distinct_names(structures: Sequence[Structure]) -> list[str]:
+    names = [structure.name for structure in structures]
+    return [name if names.count(name) == 1 else f"{name} #{structure.mark}" for name, structure in zip(names, structures, strict=True)]

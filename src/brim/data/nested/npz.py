@@ -1,0 +1,295 @@
+"""Nested samples in NPZ: shards of many, as they are written here, and files of one, as people have them.
+
+A file whose member `format` is ours (`brim.nested/1`) holds many samples, in the flat columns of `brim.data.nested.columns`. Any other
+file is one sample, called by its name without the suffix, whose keys are paths: "stages/0/states" is in the first of the stages. A
+directory is all of its files, in natural order (ep2 before ep10). Arrays without axes are numbers or text; an "id" in a file of one sample,
+text or an integer, names it instead of the file's name.
+
+Samples of a shard cannot be read one by one: a shard is read whole, checked against its checksums, and kept while there is room. Read in
+random order, many large shards are slow; HDF5 is made for that. Nothing is ever unpickled.
+"""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.atomic import atomic_directory, atomic_file
+from brim.core.errors import BrimError, DamagedError, DataError
+from brim.core.fingerprint import canonical_json, new_hash
+from brim.data.ids import Ids, SampleId
+from brim.data.lengths import LengthCache
+from brim.data.nested.columns import FORMAT, Arrays, FlatBuffer, FlatSamples, Tally, samples_fingerprint
+from brim.data.nested.source import NestedSource, Recent, changed, gone, interrupts_held, stand_in, stored_id, with_lists
+from brim.data.nested.structure import ID, PINNED, outline
+
+SHARD_SAMPLES = 1000
+SHARD = re.compile(r"shard-\d{5,}\.npz")
+LEAF = re.compile(r"structures/\d+/\d+")
+LARGE = 1 << 31
+"""Bytes from which on a member of an archive needs sizes of 64 bits."""
+
+
+def write_npz(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
+    """Write one file of `brim.nested/1`, whole or not at all. All samples are in memory until then."""
+    buffer = FlatBuffer()
+    for number, sample in enumerate(samples):
+        buffer.add(sample, number)
+    with atomic_file(path) as file:
+        _write(file, buffer)
+
+
+def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples: int) -> None:
+    """Write a directory of shard-00000.npz and so on, whole or not at all. A directory is only replaced if it is one of these."""
+    numbered = enumerate(samples)
+    ids: list[SampleId] = []
+    with atomic_directory(path, replaces=_is_ours) as beside:
+        for shard in range(1 << 62):
+            buffer = FlatBuffer()
+            for number, sample in islice(numbered, shard_samples):
+                buffer.add(sample, number)
+            if not buffer.ids and shard:
+                break
+            with atomic_file(beside / f"shard-{shard:05}.npz") as file:
+                _write(file, buffer)
+            ids += buffer.ids
+        if twice := Ids.of(ids).duplicate():
+            raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+
+
+class NpzSource(NestedSource):
+    """Samples of NPZ files. The fingerprint covers every id and every value, of files of one sample by the CRC-32 of each array."""
+
+    pickled = ("path", "_files", "_contents", "_starts", "_is_flat", "_ids", "_fingerprint")
+
+    def __init__(self, path: Path, files: Sequence[Path]) -> None:
+        """
+        Raises:
+            DataError: A file is not NPZ, or holds objects.
+            DamagedError: A file is truncated, altered or of another version.
+        """
+        self.path, self._files = path, list(files)
+        self._contents: list[str] = []
+        starts, flat, digests, ids = [0], list[bool](), list[NDArray[np.uint8]](), list[Ids]()
+        for file in self._files:
+            with _archive(file) as archive:
+                flat.append(_is_flat(archive))
+                digest, id = _flat_names(archive) if flat[-1] else _single_name(archive)
+                self._contents.append(archive.contents)
+            digests.append(digest)
+            ids.append(id)
+            starts.append(starts[-1] + len(digest))
+        self._starts, self._is_flat = np.array(starts), flat
+        self._ids = ids[0] if len(ids) == 1 else Ids.of(id for part in ids for id in part)
+        self._fingerprint = samples_fingerprint(np.concatenate(digests))
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def ids(self) -> Ids:
+        return self._ids
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def _measure(self) -> LengthCache:
+        tally = Tally()
+        for number, flat in enumerate(self._is_flat):
+            with self._opened(number) as archive:
+                if flat:
+                    FlatSamples(_Heads(archive), str(archive.path)).tally(tally)
+                else:
+                    parts = outline(_single(archive, archive.shape))
+                    tally.add([parts.structure], np.zeros(1, np.int64), [np.array([parts.lengths], np.int64).reshape(1, -1)])
+        return tally.table(self._ids, self._fingerprint)
+
+    def _read(self, row: int) -> dict[str, Any]:
+        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        if not self._is_flat[number]:
+            with self._opened(number) as archive:
+                return {**_single(archive, archive.__getitem__), ID: self._ids[row]}
+        shard: FlatSamples = self._here.setdefault("recent", Recent()).get(number, lambda: self._load(number))
+        return {ID: self._ids[row], **shard.sample(row - int(self._starts[number]))}
+
+    def _load(self, number: int) -> tuple[FlatSamples, int]:
+        with self._opened(number) as archive:
+            arrays: Arrays = {name: archive[name] for name in archive}
+        return FlatSamples(arrays, str(self._files[number])), sum(array.nbytes for array in arrays.values())
+
+    @contextmanager
+    def _opened(self, number: int) -> Generator["_Archive", None, None]:
+        with _archive(self._files[number]) as archive:
+            if archive.contents != self._contents[number]:
+                raise changed(archive.path)
+            yield archive
+
+
+class _Archive(Mapping[str, Any]):
+    """The arrays of a zip archive by name. Each is read when it is asked for, and checked against its checksum."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self.path = archive, path
+        self.members = {member.filename.removesuffix(".npy"): member for member in archive.infolist() if not member.is_dir()}
+        for name, member in self.members.items():
+            if not member.filename.endswith(".npy"):
+                raise DataError(f"{path} is not an NPZ file: it holds {name!r}, which is not an array")
+
+    @property
+    def contents(self) -> str:
+        """A digest of the name, the checksum and the size of every array. None of them is read for it."""
+        hash = new_hash()
+        hash.update(canonical_json(self.parts()))
+        return hash.hexdigest()
+
+    def parts(self) -> list[tuple[str, int, int]]:
+        return sorted((name, member.CRC, member.file_size) for name, member in self.members.items())
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with self._archive.open(self.members[name]) as file:
+            dtype, shape, by_columns = self._head(file, name)
+            data = file.read()
+        if prod(shape) * dtype.itemsize != len(data):
+            raise DamagedError(f"{self.path} is damaged: {name!r} has {len(data)} bytes, which is not the shape {shape}; write it again")
+        array = np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C")
+        return np.array(array, dtype.newbyteorder("="), order="C")
+
+    def shape(self, name: str) -> NDArray[Any]:
+        """A stand-in for an array, of which only the head is read; what has no axes is read."""
+        with self._archive.open(self.members[name]) as file:
+            dtype, shape, _ = self._head(file, name)
+        return stand_in(dtype, shape) if shape else self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def _head(self, file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise DataError(f"{self.path}: {name!r} is not an array of numbers or text")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(file)
+        if dtype.hasobject:
+            raise DataError(f"{self.path}: {name!r} holds Python objects, which are never loaded; save it as numbers")
+        return dtype, shape, by_columns
+
+
+class _Heads(Mapping[str, Any]):
+    """The columns of a shard, with stand-ins for the leaves."""
+
+    def __init__(self, archive: _Archive) -> None:
+        self._archive = archive
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._archive.shape(name) if LEAF.fullmatch(name) else self._archive[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._archive
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive)
+
+    def __len__(self) -> int:
+        return len(self._archive)
+
+
+@contextmanager
+def _archive(path: Path) -> Generator[_Archive, None, None]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield _Archive(archive, path)
+    except BrimError:
+        raise
+    except FileNotFoundError:
+        raise gone(path) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, MemoryError):
+        # All but the first are what zipfile and NumPy raise for heads that make no sense.
+        raise DamagedError(f"{path} is not an NPZ file, or is cut off or altered; write or fetch it again") from None
+
+
+def _is_flat(archive: _Archive) -> bool:
+    format = archive["format"].tobytes().decode("latin-1") if "format" in archive else ""
+    if format.split("/")[0] != FORMAT.split("/")[0]:
+        return False
+    if format != FORMAT:
+        raise DamagedError(f"{archive.path} is of version {format}, this brim reads {FORMAT}; write the file again")
+    return True
+
+
+def _flat_names(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
+    """The digests of the samples of a shard, and their ids."""
+    flat = FlatSamples(archive, str(archive.path))
+    return flat.digests, flat.ids
+
+
+def _single_name(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
+    id = stored_id(_leaf(archive[ID]) if ID in archive else archive.path.stem, str(archive.path))
+    hash = new_hash()
+    hash.update(canonical_json([str(id), archive.parts()]))
+    return np.frombuffer(bytes.fromhex(hash.hexdigest()), np.uint8)[None], Ids.of([id])
+
+
+def _single(archive: _Archive, get: Any) -> dict[str, Any]:
+    """A file of one sample as a nested dict; `get` gives the array of a name. An id is left out."""
+    tree: dict[str, Any] = {}
+    for name in archive:
+        if name == ID:
+            continue
+        *parents, key = name.split("/")
+        place: Any = tree
+        for parent in parents:
+            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or key in place or not all((*parents, key)):
+            raise DataError(f"{archive.path}: {name!r} is not a path of keys, or one of its keys is an array too")
+        place[key] = _leaf(get(name) if name not in PINNED else archive[name])
+    try:
+        found: dict[str, Any] = with_lists(tree)
+        outline(found)
+    except DataError as error:
+        raise DataError(f"{archive.path}: {error}") from None
+    return found
+
+
+def _leaf(array: NDArray[Any]) -> Any:
+    return array[()] if array.ndim == 0 and array.dtype.kind not in "US" else array.item() if array.ndim == 0 else array
+
+
+def _write(file: IO[bytes], buffer: FlatBuffer) -> None:
+    columns = {"format": np.frombuffer(FORMAT.encode(), np.uint8), **buffer.id_columns(), **buffer.take()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, column in columns.items():
+            with interrupts_held():  # between a member that is open and the block that closes it, the archive could not be closed
+                _add(archive, name, column)
+
+
+def _add(archive: zipfile.ZipFile, name: str, column: NDArray[Any]) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980: equal samples give equal bytes
+    with archive.open(info, "w", force_zip64=column.nbytes >= LARGE) as member:
+        np.lib.format.write_array(member, column, allow_pickle=False)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return all(SHARD.fullmatch(file.name) and _holds_ours(file) for file in path.iterdir())
+    except (DataError, DamagedError):
+        return False
+
+
+def _holds_ours(file: Path) -> bool:
+    with _archive(file) as archive:
+        return _is_flat(archive)

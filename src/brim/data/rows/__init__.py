@@ -1,0 +1,1 @@
+"""Rows of text: where they are read from, their formats, and their tokens."""

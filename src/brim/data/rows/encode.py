@@ -1,0 +1,190 @@
+"""Rows to tokens and loss masks, or to their lengths alone.
+
+A sample is: the start token if the tokenizer adds one; the pieces of the row; the end token if the tokenizer has one. Pieces that are
+read and pieces that are learned are encoded apart and laid end to end, so no token straddles the border between a prompt and its
+response. Between the two stands a newline, unless the prompt is empty or ends in white space already; it belongs to the prompt.
+An instruction and its input are joined by an empty line. Rows of tokens are taken as they are, and so are conversations that went
+through a chat template, which writes its own start and end.
+
+`measure_rows` walks the same pieces as `encode_rows` and only counts them: the two cannot disagree on a length.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import DataError
+from brim.core.fingerprint import fingerprint
+from brim.data.rows.chat import Span, check_messages, plain, templated
+from brim.data.rows.format import Layout, Row, RowFormat, kind_of
+from brim.data.tokenizer.base import Tokenizer, Tokens
+
+Mask = NDArray[np.uint8]
+Where = Callable[[int], str]
+NOT_LEARNED = -100
+LARGEST = 2**31 - 1
+
+
+@dataclass(slots=True)
+class _Parts:
+    """One row, ready to be encoded: exactly one of the three is set."""
+
+    pieces: list[tuple[str | None, bool]] = field(default_factory=lambda: [])
+    chat: tuple[str, list[Span]] | None = None
+    tokens: tuple[Tokens, Mask] | None = None
+
+
+def identity(tokenizer: Tokenizer, layout: Layout) -> str:
+    """What decides how a row becomes tokens; the `tokenizer_hash` of length tables and token stores."""
+    return fingerprint(tokenizer=tokenizer.fingerprint, layout=layout.fingerprint)
+
+
+def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> list[tuple[Tokens, Mask]]:
+    """The tokens and the loss mask of every row. `where(k)` names the k-th of them in errors.
+
+    Raises:
+        DataError: A row does not have the shape, or has no tokens.
+    """
+    parts = _parts(rows, tokenizer, format, where)
+    texts = iter(tokenizer.encode_batch([text for part in parts for text, _ in part.pieces if text is not None]))
+    chats = iter(tokenizer.encode_ends([part.chat[0] for part in parts if part.chat is not None]))
+    end = np.array([tokenizer.eos_id if tokenizer.eos_id is not None else -1], np.int32)
+    encoded: list[tuple[Tokens, Mask]] = []
+    for part in parts:
+        if part.tokens is not None:
+            encoded.append(part.tokens)
+        elif part.chat is not None:
+            ids, ends = next(chats)
+            encoded.append((ids, _inside(ends, part.chat[1])))
+        else:
+            encoded.append(_join([(end if text is None else next(texts), learned) for text, learned in part.pieces], tokenizer))
+    _refuse_empty([len(ids) for ids, _ in encoded], where)
+    return encoded
+
+
+def measure_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> NDArray[np.int32]:
+    """How many tokens `encode_rows` would give for every row.
+
+    Raises:
+        DataError: As there.
+    """
+    texts: list[str] = []
+    owners: list[int] = []
+    fixed: list[int] = []  # tokens of the row that no text stands for
+    for number, part in enumerate(_parts(rows, tokenizer, format, where)):
+        if part.tokens is not None:
+            fixed.append(len(part.tokens[0]))
+            continue
+        if part.chat is not None:
+            fixed.append(0)
+            texts.append(part.chat[0])
+            owners.append(number)
+            continue
+        fixed.append(int(tokenizer.adds_bos))
+        for text, _ in part.pieces:
+            if text is None:
+                fixed[number] += 1
+            else:
+                texts.append(text)
+                owners.append(number)
+    counts = tokenizer.count_batch(texts) if texts else np.empty(0, np.int32)
+    lengths = (np.array(fixed) + np.bincount(np.array(owners, np.int64), counts, len(fixed)).astype(np.int64)).astype(np.int32)
+    _refuse_empty(lengths.tolist(), where)
+    return lengths
+
+
+def _parts(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> list[_Parts]:
+    parts: list[_Parts] = []
+    try:
+        for row in rows:
+            if isinstance(format, RowFormat):
+                format = format.layout(row)
+            parts.append(_part(row, tokenizer, format))
+    except DataError as error:
+        raise DataError(f"{where(len(parts))}: {error}") from None
+    return parts
+
+
+def _part(row: Row, tokenizer: Tokenizer, layout: Layout) -> _Parts:
+    end: list[tuple[str | None, bool]] = [(None, True)] if tokenizer.eos_id is not None else []
+    if layout.kind == "prompt":
+        return _Parts([*_answered(layout.text(row, "prompt"), layout.text(row, "response")), *end])
+    if layout.kind == "text":
+        return _Parts([(layout.text(row, "text"), True), *end])
+    if layout.kind == "instruction":
+        extra = layout.text(row, "input") if row.get("input") is not None else ""
+        instruction = layout.text(row, "instruction") + (f"\n\n{extra}" if extra else "")
+        return _Parts([*_answered(instruction, layout.text(row, "output")), *end])
+    if layout.kind == "messages":
+        messages = check_messages(layout.value(row, "messages"), template=tokenizer.has_chat_template)
+        if tokenizer.has_chat_template:
+            return _Parts(chat=templated(messages, tokenizer))
+        return _Parts(plain(messages, has_end=tokenizer.eos_id is not None))
+    return _Parts(tokens=_tokens(row, layout))
+
+
+def _answered(prompt: str, response: str) -> list[tuple[str | None, bool]]:
+    if not prompt:
+        return [(response, True)]
+    return [(prompt if prompt[-1].isspace() else prompt + "\n", False), (response, True)]
+
+
+def _tokens(row: Row, layout: Layout) -> tuple[Tokens, Mask]:
+    ids = _integers("input_ids", layout.value(row, "input_ids"), 0, LARGEST)
+    mask, labels = row.get("loss_mask"), row.get("labels")
+    if mask is not None and labels is not None:
+        raise DataError('both "loss_mask" and "labels" are given; keep one of them')
+    if mask is not None:
+        learned = _integers("loss_mask", mask, 0, 1, len(ids)).astype(np.uint8)
+    elif labels is not None:
+        marks = _integers("labels", labels, NOT_LEARNED, LARGEST, len(ids))
+        learned = (marks != NOT_LEARNED).astype(np.uint8)
+        wrong = np.flatnonzero((marks != ids) & (learned == 1))
+        if len(wrong):
+            at = int(wrong[0])
+            raise DataError(
+                f'"labels" differs from "input_ids" at position {at} ({marks[at]}, {ids[at]}); a label is the token itself or -100'
+            )
+    else:
+        learned = np.ones(len(ids), np.uint8)
+    return ids, learned
+
+
+def _integers(name: str, values: Any, low: int, high: int, size: int | None = None) -> NDArray[np.int32]:
+    if not isinstance(values, list):
+        raise DataError(f'"{name}" is {kind_of(values)}; it must be a list of integers')
+    try:
+        array = np.array(values) if values else np.empty(0, np.int32)
+    except ValueError:
+        array = np.empty(0, object)
+    if array.ndim != 1 or array.dtype.kind not in ("iub" if high == 1 else "iu"):
+        raise DataError(f'"{name}" is not a flat list of integers')
+    if array.size and not (low <= array.min() and array.max() <= high):
+        raise DataError(f'"{name}" holds values from {array.min()} to {array.max()}; they must lie in {low}..{high}')
+    if size is not None and len(array) != size:
+        raise DataError(f'"{name}" has {len(array)} entries for {size} tokens')
+    return array.astype(np.int32)
+
+
+def _join(pieces: list[tuple[Tokens, bool]], tokenizer: Tokenizer) -> tuple[Tokens, Mask]:
+    if tokenizer.adds_bos:
+        pieces = [(np.array([tokenizer.bos_id], np.int32), False), *pieces]
+    ids = np.concatenate([tokens for tokens, _ in pieces])
+    mask = np.repeat(np.array([learned for _, learned in pieces], np.uint8), [len(tokens) for tokens, _ in pieces])
+    return ids, mask
+
+
+def _inside(ends: NDArray[np.int32], spans: list[Span]) -> Mask:
+    """A token is learned if its last character is the assistant's."""
+    mask = np.zeros(len(ends), np.uint8)
+    for start, stop in spans:
+        mask[(ends > start) & (ends <= stop)] = 1
+    return mask
+
+
+def _refuse_empty(lengths: list[int], where: Where) -> None:
+    if 0 in lengths:
+        raise DataError(f"{where(lengths.index(0))}: the row has no tokens; remove it")

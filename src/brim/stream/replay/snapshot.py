@@ -1,0 +1,198 @@
+"""`BufferSnapshot`: what a replay buffer held at one moment, oldest first.
+
+It never changes, whatever happens to the buffer. Small columns are its own; tokens are shared with the buffer, which never overwrites any.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.fingerprint import array_bytes, fingerprint, new_hash
+from brim.data.ids import Ids, SampleId
+from brim.data.lengths import LengthCache
+from brim.data.token_store import TokenStore
+from brim.stream.replay.columns import CHUNK, Entries, ends, gather, read_only
+from brim.stream.sample import DIFFICULTIES, SampleSource, StreamSample
+
+Rows = NDArray[np.integer[Any]]
+
+
+class BufferSnapshot:
+    """Columns with a value for every entry. A row of the snapshot is a place in these columns."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        rows: NDArray[np.int64],
+        *,
+        keys: NDArray[np.int64],
+        priorities: NDArray[np.float64],
+        replays: NDArray[np.int64],
+        total_added: int,
+        total_evicted: int,
+    ) -> None:
+        """Use `ReplayBuffer.snapshot`."""
+        self._entries, self._rows, self._replays = entries, rows, replays
+        self.keys, self.priorities = keys, priorities
+        self.total_added, self.total_evicted = total_added, total_evicted
+        self.lengths: NDArray[np.int32] = entries.columns["length"][rows]
+
+    @property
+    def size(self) -> int:
+        return len(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def sample_ids(self) -> list[SampleId]:
+        return self._entries.columns["sample_id"][self._rows].tolist()
+
+    @cached_property
+    def reward(self) -> NDArray[np.float64]:
+        """NaN where there is none."""
+        return self._entries.columns["reward"][self._rows]
+
+    @cached_property
+    def difficulty(self) -> NDArray[np.float64]:
+        """NaN where it is unknown."""
+        return self._entries.columns["difficulty"][self._rows]
+
+    @cached_property
+    def success(self) -> NDArray[np.int8]:
+        """-1 where nobody knows."""
+        return self._entries.columns["success"][self._rows]
+
+    @cached_property
+    def source(self) -> NDArray[np.int8]:
+        """A place in `SampleSource`."""
+        return self._entries.columns["source"][self._rows]
+
+    @cached_property
+    def policy_version(self) -> NDArray[np.int64]:
+        """-1 where there is none."""
+        return self._entries.columns["policy_version"][self._rows]
+
+    @cached_property
+    def replay_count(self) -> NDArray[np.int64]:
+        return self._entries.columns["replay_count"][self._rows] + self._replays
+
+    @cached_property
+    def segmented(self) -> NDArray[np.bool_]:
+        """Which entries have segments of their own."""
+        return self._entries.columns["segmented"][self._rows] > 0
+
+    @cached_property
+    def num_loss_tokens(self) -> NDArray[np.int64]:
+        """How many tokens of each entry are learned."""
+        sums: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        for part in self._parts(self._rows):
+            lengths = self._entries.columns["length"][part]
+            running = np.concatenate(
+                [[0], np.cumsum(gather(self._entries.learned, self._entries.columns["start"][part], lengths), dtype=np.int64)]
+            )
+            stops = ends(lengths)
+            sums.append(running[stops] - running[stops - lengths])
+        return np.concatenate(sums)
+
+    def samples(self, rows: Rows | None = None) -> list[StreamSample]:
+        """Some entries, or all, as samples. They are not marked as replayed."""
+        which = np.arange(self.size) if rows is None else rows
+        return self._entries.samples(self._rows[which], self.replay_count[which])
+
+    def get_lengths(self, rows: Rows | None = None, *, tokenizer_hash: str = "") -> LengthCache:
+        """A length for every entry: what a plan is made of. Goes with `store` of the same rows.
+
+        Ids are those of the samples; if two entries have the same, or one is no text, the keys of all entries stand for them.
+        """
+        which = np.arange(self.size) if rows is None else rows
+        try:
+            ids = Ids.of(self._entries.columns["sample_id"][self._rows[which]].tolist())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            ids = Ids.integers(self.keys[which])
+        if ids.duplicate() is not None:
+            ids = Ids.integers(self.keys[which])
+        return LengthCache(ids, self.lengths[which], dataset_hash=self.content_hash(rows), tokenizer_hash=tokenizer_hash)
+
+    def store(self, rows: Rows | None = None, *, pad_id: int = 0, tokenizer_hash: str = "") -> TokenStore:
+        """Some entries, or all, as a data set of their own. The tokens are shared, to read only."""
+        which = np.arange(self.size) if rows is None else rows
+        starts = self._entries.columns["start"][self._rows[which]]
+        hashes: dict[str, Any] = {"dataset_hash": self.content_hash(rows), "tokenizer_hash": tokenizer_hash}
+        tokens, learned = read_only(self._entries.tokens), read_only(self._entries.learned)
+        return TokenStore(tokens, learned, starts, self.lengths[which], pad_id=pad_id, **hashes)
+
+    def content_hash(self, rows: Rows | None = None) -> str:
+        """The fingerprint of some entries, or all, in their order: of ids, tokens, masks and segments, not of keys and priorities."""
+        which = self._rows if rows is None else self._rows[rows]
+        ids: list[SampleId] = self._entries.columns["sample_id"][which].tolist()
+        hash = new_hash()
+        for part in self._parts(which):
+            begin, lengths = self._entries.columns["start"][part], self._entries.columns["length"][part]
+            tokens = np.empty(int(lengths.sum(dtype=np.int64)), np.int32)
+            hash.update(array_bytes(gather(self._entries.tokens, begin, lengths, tokens)))
+            hash.update(array_bytes(gather(self._entries.learned, begin, lengths)))
+            segmented = self._entries.columns["segmented"][part]
+            hash.update(array_bytes(segmented))
+            if self._entries.segments is not None and segmented.any():
+                some = segmented > 0
+                hash.update(array_bytes(gather(self._entries.segments, begin[some], lengths[some])))
+        lengths = self._entries.columns["length"][which]
+        return fingerprint(ids=ids, lengths=lengths, tokens=hash.hexdigest())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the content or the priority of any entry, and with their order; never with the time. Reads all tokens once."""
+        return fingerprint(content=self.content_hash(), priorities=self.priorities.view(np.int64))
+
+    @property
+    def mean_reward(self) -> float | None:
+        """None if no entry has one, here and below."""
+        return _mean(self.reward[~np.isnan(self.reward)])
+
+    @property
+    def mean_difficulty(self) -> float | None:
+        return _mean(self.difficulty[~np.isnan(self.difficulty)])
+
+    @property
+    def success_rate(self) -> float | None:
+        return _mean(self.success[self.success >= 0])
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts as JSON-like values. A level of difficulty is a fifth of the scale, named as in `DIFFICULTIES`; "unknown" is one too.
+
+        `bytes` is what the columns take, with the room they have to grow; ids and names count as their references.
+        """
+        level = np.where(np.isnan(self.difficulty), len(DIFFICULTIES), np.clip(np.nan_to_num(self.difficulty) * 5, 0, 4)).astype(np.int64)
+        return {
+            "size": self.size,
+            "tokens": int(self.lengths.sum(dtype=np.int64)),
+            "bytes": self._entries.nbytes,
+            "loss_tokens": int(self.num_loss_tokens.sum()),
+            "mean_priority": _mean(self.priorities),
+            "mean_reward": self.mean_reward,
+            "mean_difficulty": self.mean_difficulty,
+            "success_rate": self.success_rate,
+            "by_difficulty": self._by(level, (*DIFFICULTIES, "unknown")),
+            "by_source": self._by(self.source, tuple(SampleSource)),
+            "by_success": {name: int((self.success == code).sum()) for name, code in (("success", 1), ("failure", 0), ("unknown", -1))},
+            "replays": int(self.replay_count.sum()),
+        }
+
+    def _by(self, codes: NDArray[Any], names: Sequence[str]) -> dict[str, Any]:
+        """Count and success rate of each; names of which there are none are left out."""
+        counts = np.bincount(codes, minlength=len(names)).tolist()
+        rates = (_mean(self.success[(codes == code) & (self.success >= 0)]) for code in range(len(names)))
+        return {str(name): {"count": count, "success_rate": rate} for name, count, rate in zip(names, counts, rates, strict=True) if count}
+
+    def _parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Rows in stretches of about a million tokens: equal contents are cut in the same places."""
+        cuts = np.flatnonzero(np.diff(ends(self._entries.columns["length"][rows]) // CHUNK)) + 1
+        return np.split(rows, cuts) if len(rows) else []
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -1,0 +1,76 @@
+"""A step whose loss is not finite, kept so that it can be looked at: the weights it met and the batches that did it."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brim.batch.torch import TENSORS, TensorBatch
+from brim.core.atomic import atomic_directory
+from brim.core.extras import need
+from brim.data.tokenizer.base import Tokenizer, load_tokenizer
+from brim.plan.position import CheckpointPosition
+from brim.train.checkpoint import MODEL, save_model
+from brim.train.config import SftConfig
+from brim.train.loss import Segments, SftLoss, choose_attention
+from brim.train.model import TOKENIZER, load_adapter, load_model
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = need("torch", extra="train", user="brim.train")
+
+INDEX, SCRIPT = "repro.json", "repro.py"
+TEXT = '''"""The loss of each microbatch of a step that was not finite: python repro.py"""
+
+from pathlib import Path
+
+import torch
+
+from brim.train.failed_step import load_repro
+
+module, batches = load_repro(Path(__file__).parent)
+for batch in batches:
+    with torch.no_grad():
+        loss = float(module(batch))
+    print(f"microbatch {batch.index} of epoch {batch.epoch}: loss sum {loss} over {batch.num_loss_tokens} tokens; samples {batch.ids}")
+'''
+
+
+def save_repro(
+    directory: Path, config: SftConfig, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer, batches: list[TensorBatch]
+) -> None:
+    """The weights, the batches, and a script that computes their losses again."""
+    with atomic_directory(directory, replaces=lambda there: (there / INDEX).exists()) as target:
+        save_model(target / MODEL, model, weights, tokenizer)
+        listed: list[dict[str, Any]] = []
+        for number, batch in enumerate(batches):
+            np.savez(target / f"batch_{number}.npz", **{name: getattr(batch, name).cpu().numpy() for name in TENSORS})
+            facts = {name: value for name, value in vars(batch).items() if name not in TENSORS and name != "after"}
+            listed.append({**facts, "after": None if batch.after is None else asdict(batch.after)})
+        content = {"config": config.to_dict(), "batches": listed}
+        (target / INDEX).write_text(json.dumps(content, indent=2) + "\n")
+        (target / SCRIPT).write_text(TEXT)
+
+
+def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
+    """The module as it was trained, and the batches."""
+    content = json.loads((directory / INDEX).read_bytes())
+    config = SftConfig.from_dict(content["config"])
+    stored = directory / MODEL / TOKENIZER
+    tokenizer = load_tokenizer(json.loads(stored.read_bytes())["tokenizer"] if stored.is_file() else directory / MODEL)
+    model: Any = load_model(config if config.lora_rank else replace(config, model=str(directory / MODEL)), tokenizer)
+    if config.lora_rank:
+        load_adapter(model, directory)
+    batches: list[TensorBatch] = []
+    for number, facts in enumerate(content["batches"]):
+        with np.load(directory / f"batch_{number}.npz", allow_pickle=False) as arrays:
+            tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in TENSORS}
+        after = None if facts["after"] is None else CheckpointPosition(**facts["after"])
+        batches.append(TensorBatch(**{**facts, "ids": tuple(facts["ids"]), "after": after}, **tensors))
+    longest = max(batch.longest for batch in batches)
+    segments: Segments = choose_attention(model, config.attention, packed=any(batch.packed for batch in batches), longest=longest)
+    return SftLoss(model, segments), batches

@@ -1,0 +1,1 @@
+"""Training that plays."""

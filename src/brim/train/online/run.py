@@ -1,0 +1,356 @@
+"""Fine-tuning that plays: rounds of puzzles, a memory of what worked, windows over it, steps.
+
+Playing and training take turns. A round is played with the weights of its moment; what was solved goes into a `ReplayBuffer`; a rolling
+plan draws a window from it, and the steps of the window are taken as in any run. So neither side runs ahead of the other: no action of the
+model is trained on that is older than `max_staleness` steps, and nothing is played that would have to wait.
+
+A checkpoint holds the memory, the window and the place in it: a run that goes on from it takes the same next step. Where several ranks run,
+the first one plays and tells the others; every rank has the same memory and draws the same window.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brim.batch.torch import PlanLoader, TensorBatch, loader
+from brim.core.errors import LONGEST, BrimError, DataError, LengthError, MismatchError, OptionError
+from brim.core.fill import Fill
+from brim.data.rows.encode import identity
+from brim.data.rows.format import RowFormat
+from brim.data.rows.source import open_source
+from brim.plan.plan import BatchPlan
+from brim.plan.position import CheckpointPosition
+from brim.stream.curriculum import Curriculum
+from brim.stream.gym_episode import GymEpisode
+from brim.stream.offline.stream import OfflineDatasetStream
+from brim.stream.replay.buffer import ReplayBuffer
+from brim.stream.window import RollingBatchPlanWindow
+from brim.train import checkpoint as files
+from brim.train.checkpoint import Saved
+from brim.train.log import Records, Rounds
+from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
+from brim.train.online.config import OnlineConfig
+from brim.train.online.policy import ModelPolicy
+from brim.train.online.rounds import Round, find_server, play_round
+from brim.train.prepare import Bar, left_out, no_bar, step_size
+from brim.train.ranks import Ranks, join_ranks
+from brim.train.report import Ends, RoundReport, SftResult, StepReport
+from brim.train.run import Run, find_source, silent
+
+BUFFER, WINDOW = "buffer.brim", "window.brim"
+
+
+@dataclass(frozen=True)
+class OnlineHooks:
+    """What a watcher wants to be told."""
+
+    on_step: Callable[[StepReport], None] | None = None
+    on_round: Callable[[RoundReport], None] | None = None
+    on_episode: Callable[[GymEpisode], None] | None = None
+    on_message: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class OnlineResult:
+    """How a run ended."""
+
+    sft: SftResult
+    rounds: tuple[RoundReport, ...]
+    """Of all rounds, those before a resume included."""
+
+
+def train_online(config: OnlineConfig, *, resume: Path | None = None, hooks: OnlineHooks | None = None, bar: Bar = no_bar) -> OnlineResult:
+    """Play and train, and leave the model in `output`/model. `resume` is a checkpoint to go on from.
+
+    Raises:
+        PuzzleError: No puzzle server answers.
+        MismatchError: The checkpoint belongs to another run.
+        BrimError: No episode could be played, or the loss is not finite, or another rank is gone.
+    """
+    saved = files.load_saved(resume) if resume is not None else None
+    if saved is not None and saved.online is None:
+        raise MismatchError(f"{saved.path} is of a run that does not play; resume it without --online")
+    with join_ranks() as ranks:
+        bar, hooks = (bar, hooks or OnlineHooks()) if ranks.is_main else (no_bar, OnlineHooks())
+        return OnlineRun(config, ranks, saved, bar).train(hooks)
+
+
+class OnlineRun(Run):
+    """One run on one rank."""
+
+    def __init__(self, config: OnlineConfig, ranks: Ranks, saved: Saved | None = None, bar: Bar = no_bar) -> None:
+        super().__init__(config.sft, ranks)
+        self.online = config
+        self.round = 0
+        """Rounds that were played."""
+        self.loader: PlanLoader | None = None
+        self.left_out: dict[str, int] = {}
+        """Of the data and of all windows of this process, by the options."""
+        with self._claimed(new=saved is None):
+            state = {} if saved is None else saved.online or {}
+            self._check(state.get("round", 0))
+            loaded = find_source(config.sft, saved)
+            self.tokenizer = find_tokenizer(loaded, None)
+            self._load(loaded, saved)
+            self.step_size: int = state["microbatches_per_step"] if saved is not None else self._step_size()
+            self._check_staleness()
+            self.curriculum = Curriculum(config.curriculum)
+            self.buffer = ReplayBuffer(config.replay) if saved is None else ReplayBuffer.load(saved.path / BUFFER)
+            self.rolling = RollingBatchPlanWindow(
+                self.buffer,
+                config.window(self.step_size),
+                pad_id=self.tokenizer.pad_id,
+                tokenizer_hash=identity(self.tokenizer, RowFormat(shape="prompt").layout({"prompt": "", "response": ""})),
+                curriculum=self.curriculum if config.priority == "difficulty" else None,
+            )
+            self.longest = min(config.sft.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
+            self._wrap(saved, packed=config.sft.batching.packing is not None, longest=self.longest)
+            steps = saved.schedule_steps if saved is not None else config.sft.max_steps or config.rounds * self.window_steps
+            self._schedule(steps)
+            if saved is None:
+                self._remember_data(bar)
+            else:
+                self._restore(saved, state)
+
+    def _check(self, played: int) -> None:
+        """Before anything heavy is loaded: is there something to play, and somewhere?"""
+        rounds = self.online.rounds
+        if rounds < played:
+            raise OptionError(f"{played} rounds were played already, and {rounds} were asked for; ask for more, or leave --rounds out")
+        self.ranks.together(lambda: find_server(self.online.gym) if self.ranks.is_main and played < rounds else None)
+
+    @property
+    def window_steps(self) -> int:
+        """How many steps a window takes, at most."""
+        return self.online.passes * -(-self.online.window_microbatches // self.step_size)
+
+    def _check_staleness(self) -> None:
+        most = self.online.max_staleness
+        if most is not None and most < self.window_steps:
+            raise OptionError(
+                f"a window takes up to {self.window_steps} steps ({self.online.passes} passes of {self.online.window_microbatches} "
+                f"microbatches), so actions would become older than max_staleness {most}; raise it, or make windows smaller"
+            )
+
+    def _step_size(self) -> int:
+        """Microbatches in a step, over all ranks; it stays what it is when the number of ranks changes."""
+        batching, tokens = self.config.batching, self.config.tokens_per_step
+        if tokens is not None:
+            return step_size(tokens, batching.token_budget)
+        return batching.microbatches_per_step or self.ranks.world_size
+
+    def _remember_data(self, bar: Bar) -> None:
+        """What `data` holds is in the memory from the start, all of it."""
+        if not self.config.data:
+            return
+        most = self.longest if self.config.batching.overflow == "skip" else None
+        stream = OfflineDatasetStream(self.config.data, self.tokenizer, format=self.config.format, max_length=most)
+        total = len(open_source(self.config.data))
+        with bar("reading") as progress:
+            for done, sample in enumerate(stream, 1):
+                if sample.sample_id in self.buffer:
+                    raise DataError(f"the id {sample.sample_id!r} comes twice in {self.config.data}; ids must differ")
+                if self.buffer.is_full:
+                    raise OptionError(
+                        f"{self.config.data} has {total} samples, the memory holds {self.online.buffer_size}; raise --buffer-size, or give "
+                        "less data"
+                    )
+                check_vocabulary(sample.input_ids, self.model, self.config.model)
+                if self.config.batching.overflow == "error" and sample.length > self.longest:
+                    raise LengthError(
+                        f"sample {sample.sample_id!r} of {self.config.data} has {sample.length} tokens, {self.longest} fit the budget and "
+                        "the model; say what to do with long samples: --overflow truncate, split or skip"
+                    )
+                self.buffer.add(sample)
+                progress(done, total)
+        self.left_out |= {f"samples of the data {reason}": many for reason, many in stream.metrics.filtered.items()}
+
+    def _restore(self, saved: Saved, state: dict[str, Any]) -> None:
+        self.round = state["round"]
+        self.curriculum.load_state_dict(state["curriculum"])
+        self.rolling.load(saved.path / WINDOW)
+        window = self.rolling.current
+        if window is not None:
+            self._open()
+            assert self.loader is not None
+            self.loader.load_state_dict(asdict(saved.position))
+
+    @property
+    def position(self) -> CheckpointPosition:
+        """In the plan of the window; before the first one, in none."""
+        if self.loader is not None:
+            return self.loader.position
+        return CheckpointPosition(epoch=0, microbatch_idx=0, microbatches_per_step=self.step_size)
+
+    def _recorded(self) -> dict[str, Any]:
+        return self.online.to_dict()
+
+    def _more(self) -> dict[str, Any]:
+        state = {"config": self.online.to_dict(), "round": self.round, "microbatches_per_step": self.step_size}
+        return {"online": {**state, "curriculum": self.curriculum.state_dict()}}
+
+    def _write_more(self, directory: Path) -> None:
+        self.buffer.save(directory / BUFFER)
+        self.rolling.save(directory / WINDOW)
+
+    def train(self, hooks: OnlineHooks) -> OnlineResult:
+        """Play the rounds and take the steps that are left."""
+        try:
+            return self._train(hooks)
+        finally:
+            self.close()
+
+    def _train(self, hooks: OnlineHooks) -> OnlineResult:
+        began, reports, fill, tokens, say = time.monotonic(), Ends(), Fill(), 0, hooks.on_message or silent
+        history = Rounds(self.output, self.round) if self.ranks.is_main else None
+        for path in files.set_aside_later(self.output, self.step) if self.ranks.is_main else ():
+            say(f"a later checkpoint is out of the way, as {path}")
+        policy = ModelPolicy(self.model, self.tokenizer, temperature=self.online.temperature, seed=self.config.seed, longest=self.longest)
+        self.stepper.module.train()
+        saved_at = (self.step, self.round) if self.round else None
+        with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
+            while not self._is_over:
+                for batches in self._batches():
+                    report = self._take_step(batches)
+                    records.samples(report.step, batches)
+                    fill, tokens = fill + report.fill, tokens + report.tokens
+                    reports.add(report)
+                    records.curves(report, self.tokens, last=self._is_over)
+                    if hooks.on_step is not None:
+                        hooks.on_step(report)
+                    if self.config.save_every and self.step % self.config.save_every == 0:
+                        self.save()
+                        saved_at = (self.step, self.round)
+                    if self._is_over:
+                        break
+                if self._is_over or self.round >= self.online.rounds:
+                    break
+                try:
+                    self._play(policy, hooks, history)
+                except BrimError:  # on all ranks: what was done so far is not lost
+                    if saved_at != (self.step, self.round) and self.round:
+                        self.save()
+                    raise
+        if saved_at != (self.step, self.round):
+            self.save()
+        return self._result(time.monotonic() - began, reports, fill, tokens, history)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no other step may be taken. Playing every round is another way to end."""
+        return self._stopping or (self.config.max_steps is not None and self.step >= self.config.max_steps)
+
+    def _batches(self) -> Iterator[list[TensorBatch]]:
+        """What is left of the window. The epoch of a batch counts all passes, so that every one has randomness of its own."""
+        passes, window = self.online.passes, self.rolling.window_id
+        while self.loader is not None and self.loader.epoch < passes:
+            for batches in self.loader.steps():
+                yield [replace(batch, epoch=window * passes + batch.epoch) for batch in batches]
+
+    def _play(self, policy: ModelPolicy, hooks: OnlineHooks, history: Rounds | None) -> None:
+        """A round, and a window of what is known after it. If a signal comes on the way, nothing of the round is kept."""
+        began = time.monotonic()
+
+        def play() -> Round:
+            return play_round(
+                self.online,
+                self.tokenizer,
+                policy,
+                self.curriculum,
+                number=self.round,
+                version=self.step,
+                on_episode=hooks.on_episode or _unheard,
+                longest=self.longest,
+                stop=lambda: self._stop,
+            )
+
+        played = self.ranks.share(self.ranks.together(lambda: play() if self.ranks.is_main else None))
+        self._stopping = self.ranks.total([self._stop])[0] > 0  # a signal may have come to another rank than the one that plays
+        if played.stopped:
+            return
+        self.round += 1
+        self._learn(played)
+        drawn = self.rolling.can_build
+        if drawn:
+            self.rolling.build_next_window()
+            self._open()
+        if history is not None:
+            report = self._report(played, drawn, time.monotonic() - began)
+            history.add(report)
+            if hooks.on_round is not None:
+                hooks.on_round(report)
+
+    def _learn(self, played: Round) -> None:
+        """Into the memory with it, and out with what has become too old."""
+        self.curriculum.record_batch(played.own_results)
+        if self.online.max_staleness is not None:  # what is drawn now is trained on until the window ends
+            self.buffer.evict_older_than(self.step + self.window_steps - self.online.max_staleness)
+        self.buffer.add_batch(played.samples)
+        if self.online.priority == "reward":
+            self.buffer.update_priorities_by_reward(alpha=1.0)
+
+    def _open(self) -> None:
+        window = self.rolling.current
+        assert window is not None
+        check_lengths(window.plan, self.model, self.config.model)
+        self.left_out = dict(Counter(self.left_out) + Counter(left_out(window.plan)))
+        self.loader = loader(
+            BatchPlan.build(window.plan.table, window.plan.config, num_epochs=self.online.passes),
+            window.store,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            num_workers=self.config.num_workers,
+            pin_memory=self.ranks.device.type == "cuda",
+            pad_id=self.tokenizer.pad_id,
+        )
+
+    def _report(self, played: Round, drawn: bool, seconds: float) -> RoundReport:
+        window = self.rolling.current if drawn else None
+        return RoundReport(
+            round=played.number,
+            step=self.step,
+            episodes=played.episodes,
+            played=played.own.of,
+            solved=played.own.hits,
+            solved_by_level={level: (rate.hits, rate.of) for level, rate in sorted(played.own_by_level.items())},
+            guided=played.guided.of,
+            guided_solved=played.guided.hits,
+            errors=played.errors,
+            filtered=played.filtered,
+            samples=len(played.samples),
+            buffer=len(self.buffer),
+            evicted=self.buffer.total_evicted,
+            target=self.curriculum.target,
+            window=None if window is None else window.num_samples,
+            window_fingerprint=None if window is None else window.fingerprint,
+            seconds=seconds,
+        )
+
+    def _result(self, seconds: float, reports: Ends, fill: Fill, tokens: int, history: Rounds | None) -> OnlineResult:
+        stopped = self._stopping
+        if not stopped and self.step == 0:
+            raise DataError(
+                f"{self.round} rounds were played and nothing was learned: the memory holds {len(self.buffer)} actions, a window needs "
+                f"{self.online.min_samples}; play more episodes in a round, easier games, or let hints guide more of them (--guided)"
+            )
+        sft = SftResult(
+            steps=self.steps if stopped else self.step,
+            taken=reports.count,
+            first_loss=reports.first,
+            last_loss=reports.last,
+            eval_loss=None,
+            tokens=tokens,
+            seconds=seconds,
+            fill=fill,
+            model=self._finish(stopped),
+            stopped=stopped,
+            left_out=self.left_out,
+        )
+        return OnlineResult(sft, () if history is None else tuple(history.reports))
+
+
+def _unheard(_: GymEpisode) -> None:
+    """Nobody listens."""
