@@ -188,7 +188,7 @@ def test_what_is_not_a_tokenizer_is_refused_in_one_line(tmp_path):
 
 
 def test_no_tokenizer_or_data_library_is_loaded_by_the_modules_that_others_import():
-    modules = "tokenizer source format encode measure samples sample jsonl synthetic"
+    modules = "tokenizer.base rows.source rows.format rows.encode measure samples sample rows.jsonl synthetic"
     code = f"import sys, importlib\nfor m in '{modules}'.split(): importlib.import_module('brim.data.' + m)\n"
     code += "print([m for m in ('tokenizers', 'transformers', 'datasets', 'pyarrow', 'jinja2', 'huggingface_hub') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
