@@ -17,8 +17,8 @@ from brim import (
     MismatchError,
     compute_batch_fingerprint,
     verify_batch_fingerprint,
+    verify_plan,
 )
-from brim.plan.verify import verify_plan
 
 # 1. Build. The hashes of data and tokenizer become part of the plan's fingerprint.
 lengths = {f"s{i}": int(n) for i, n in enumerate(np.clip(np.random.default_rng(0).lognormal(5, 0.8, size=5000), 4, 2048))}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from brim import BatchingConfig, BatchPlan, CheckpointPosition, DistributedConfig, MicrobatchSpec, interleave_microbatches, shard_batch_plan
-from brim.plan.store import save_shards
+from brim.plan import save_shards
 
 lengths = {f"s{i}": int(n) for i, n in enumerate(np.clip(np.random.default_rng(0).lognormal(6, 1, size=4000), 4, 8192))}
 plan = BatchPlan.build(lengths, BatchingConfig.throughput(token_budget=16384), num_epochs=2)

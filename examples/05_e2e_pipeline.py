@@ -18,14 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from brim import BatchingConfig, BatchPlan, BatchReader, BatchWriter, LengthCache, collate
+from brim import (
+    BatchingConfig,
+    BatchPlan,
+    BatchReader,
+    BatchWriter,
+    LengthCache,
+    Samples,
+    build_lengths,
+    build_tokens,
+    collate,
+    load_tokenizer,
+    open_source,
+)
 from brim.batch.torch import TensorBatch, loader
-from brim.data.measure import build_lengths
-from brim.data.rows.source import open_source
-from brim.data.samples import Samples
-from brim.data.synthetic import write_sample_data
-from brim.data.tokenize import build_tokens
-from brim.data.tokenizer.base import load_tokenizer
+from brim.data import write_sample_data
 
 torch.set_num_threads(1)
 WIDTH, EPOCHS, RANKS = 32, 2, 4

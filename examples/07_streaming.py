@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from brim import AsyncOfflineDatasetStream, OfflineDatasetStream, StreamMetrics, StreamSample
-from brim.data.synthetic import check_answer, sample_rows
+from brim.data import check_answer, sample_rows
 
 with tempfile.TemporaryDirectory() as directory:
     # 1. A data set as a gym could have written it: tasks and answers, some of them wrong, with what became of them in "meta".

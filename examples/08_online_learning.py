@@ -20,13 +20,11 @@ from brim import (
     Curriculum,
     GymConfig,
     GymEpisodeStream,
-    HintPolicy,
     MockGymStream,
-    PuzzleServer,
-    RandomPolicy,
     ReplayBuffer,
     RollingBatchPlanWindow,
 )
+from brim.envs.puzzle import HintPolicy, PuzzleServer, RandomPolicy
 
 # 1. A gym that is made up: episodes of a sorting puzzle, 70% of them solved.
 stream = MockGymStream("byte", num_episodes=200, steps_per_episode=4, success_rate=0.7, seed=1)

@@ -23,7 +23,7 @@ from brim import (
     open_nested,
     write_nested,
 )
-from brim.data.nested.lengths import axes_by_name
+from brim.data import axes_by_name
 
 random = np.random.default_rng(0)
 

@@ -13,12 +13,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, TokenStore
+from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, Samples, TokenStore, load_tokenizer, open_source
 from brim.batch.jax import Arrays, JaxLoader, loader, shapes
-from brim.data.rows.source import open_source
-from brim.data.samples import Samples
-from brim.data.synthetic import write_sample_data
-from brim.data.tokenizer.base import load_tokenizer
+from brim.data import write_sample_data
 
 tokenizer = load_tokenizer("byte")
 with tempfile.TemporaryDirectory() as folder:

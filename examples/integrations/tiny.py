@@ -7,12 +7,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
-from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, PackingConfig, TokenStore
+from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, PackingConfig, Samples, TokenStore, load_tokenizer, open_source
 from brim.batch.attention import register
-from brim.data.rows.source import open_source
-from brim.data.samples import Samples
-from brim.data.synthetic import write_sample_data
-from brim.data.tokenizer.base import load_tokenizer
+from brim.data import write_sample_data
 
 logging.set_verbosity_error()
 torch.set_num_threads(1)  # for so few weights, threads wait for each other

@@ -18,12 +18,12 @@ from brim import (
     OptionError,
     PackingConfig,
     analyze_bucket_efficiency,
-    compare_strategies,
     compute_length_histogram,
     create_efficiency_report,
     suggest_bucket_edges,
     visualize_buckets,
 )
+from brim.analyze import compare_strategies
 from brim.analyze.advice import advise
 from brim.analyze.capacity.search import Capacity, Trial
 from brim.analyze.counts import LengthCounts, as_table

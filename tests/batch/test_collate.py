@@ -20,9 +20,8 @@ from brim import (
     Sample,
     TokenStore,
     collate,
-    default_collate,
-    pad_sequences,
 )
+from brim.batch import default_collate, pad_sequences
 from brim.batch.batch import IGNORED
 from brim.batch.token_source import check_belongs
 from brim.data.lengths import LengthEntry

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from support.nested import nested_samples, normal, same
 
-from brim import BucketSampler, DataError, LengthCache, OptionError, measure_structures, structure_of
+from brim import BucketSampler, DataError, LengthCache, OptionError, structure_of
+from brim.data import measure_structures
 from brim.data.nested.lengths import axes_by_name, charge_axes
 from brim.data.nested.structure import Structure, difference, outline
 

@@ -1,1 +1,5 @@
 """Where the waste is."""
+
+from brim.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,1 +1,5 @@
 """Training that follows a plan. Everything here but the options needs torch."""
+
+from brim.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,1 +1,5 @@
 """The darkroom, learners that play in it, and the histories of their learning."""
+
+from brim.core.lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

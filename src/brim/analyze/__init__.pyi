@@ -1,0 +1,16 @@
+from brim.analyze.buckets import BucketAnalysis as BucketAnalysis
+from brim.analyze.buckets import analyze_bucket_efficiency as analyze_bucket_efficiency
+from brim.analyze.buckets import visualize_buckets as visualize_buckets
+from brim.analyze.capacity.search import Capacity as Capacity
+from brim.analyze.capacity.search import find_capacity as find_capacity
+from brim.analyze.histogram import HistogramBin as HistogramBin
+from brim.analyze.histogram import LengthHistogram as LengthHistogram
+from brim.analyze.histogram import compute_length_histogram as compute_length_histogram
+from brim.analyze.plan_report.report import PlanReport as PlanReport
+from brim.analyze.plan_report.report import create_plan_report as create_plan_report
+from brim.analyze.report import BatchingEfficiencyReport as BatchingEfficiencyReport
+from brim.analyze.report import create_efficiency_report as create_efficiency_report
+from brim.analyze.strategies import Strategy as Strategy
+from brim.analyze.strategies import compare_strategies as compare_strategies
+from brim.analyze.suggest import BucketSuggestion as BucketSuggestion
+from brim.analyze.suggest import suggest_bucket_edges as suggest_bucket_edges

@@ -1,0 +1,14 @@
+from brim.batch.batch import Batch as Batch
+from brim.batch.batch import CollatedBatch as CollatedBatch
+from brim.batch.bucket_sampler import BucketSampler as BucketSampler
+from brim.batch.collate import default_collate as default_collate
+from brim.batch.collate import pad_sequences as pad_sequences
+from brim.batch.compressed import collate_compressed_batch as collate_compressed_batch
+from brim.batch.files.reader import BatchReader as BatchReader
+from brim.batch.files.writer import BatchWriter as BatchWriter
+from brim.batch.masks import create_segment_attention_mask as create_segment_attention_mask
+from brim.batch.nested import NestedBatch as NestedBatch
+from brim.batch.nested import nested_collate as nested_collate
+from brim.batch.packed import PackedSequence as PackedSequence
+from brim.batch.packed import compute_packing_metrics as compute_packing_metrics
+from brim.batch.packed import pack_sequences as pack_sequences

@@ -1,0 +1,70 @@
+"""Packages whose names are imported when they are first used (PEP 562).
+
+The public names of a package are listed once, in its stub `__init__.pyi`, one line for each name:
+
+    from brim.plan.plan import BatchPlan as BatchPlan
+
+Type checkers and editors read the stub and know the exact types. `attach` reads the same lines at run time, so importing
+the package costs the reading of one small file and imports none of the modules behind the names. `from PACKAGE import
+NAME as NAME` in the stub of PACKAGE itself lists a subpackage.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for the package whose `__name__` and `__file__` are given.
+
+    `__all__` leaves subpackages out, so that a star import does not bind short names such as `plan` and `data`.
+    """
+    folder = os.path.dirname(file)
+    homes = _read_stub(folder)
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise _unknown(package, folder, name)
+        if homes[name] == package:
+            return import_module(f"{package}.{name}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, names, [name for name, home in homes.items() if home != package]
+
+
+def _read_stub(folder: str) -> dict[str, str]:
+    """Map each name listed in the stub of the package in `folder` to the module that holds it."""
+    with open(os.path.join(folder, "__init__.pyi"), encoding="utf-8") as stub:
+        lines = [line.split() for line in stub if line.startswith("from ")]
+    return {words[3]: words[1] for words in lines}
+
+
+def _unknown(package: str, folder: str, name: str) -> Exception:
+    """Return the error for a name that the package does not have.
+
+    A name that one of its subpackages has is an ImportError that says which one. It cannot be an AttributeError: Python
+    replaces the message of an AttributeError raised during `from brim import X` by its own.
+    """
+    place = None if name.startswith("_") else _place(package, folder, name)
+    if place is None:
+        return AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+    return ImportError(f"{package}.{name} is in {place}: from {place} import {name}", name=package)
+
+
+def _place(package: str, folder: str, name: str) -> str | None:
+    """Return the subpackage, at any depth, whose stub lists `name`."""
+    for short in [entry for entry, home in _read_stub(folder).items() if home == package]:
+        inner = f"{package}.{short}"
+        inside = os.path.join(folder, short)
+        if name in _read_stub(inside):
+            return inner
+        if deeper := _place(inner, inside, name):
+            return deeper
+    return None

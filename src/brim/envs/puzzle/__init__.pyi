@@ -1,0 +1,15 @@
+from brim.envs.puzzle.policies import HintPolicy as HintPolicy
+from brim.envs.puzzle.policies import RandomPolicy as RandomPolicy
+from brim.envs.puzzle.policies import ScriptedPolicy as ScriptedPolicy
+from brim.envs.puzzle.policy import EpisodeSpec as EpisodeSpec
+from brim.envs.puzzle.policy import Policy as Policy
+from brim.envs.puzzle.policy import Turn as Turn
+from brim.envs.puzzle.together import Together as Together
+from brim.envs.puzzle.wire.errors import ConnectionFailed as ConnectionFailed
+from brim.envs.puzzle.wire.errors import ProtocolError as ProtocolError
+from brim.envs.puzzle.wire.errors import PuzzleError as PuzzleError
+from brim.envs.puzzle.wire.errors import ServerClosed as ServerClosed
+from brim.envs.puzzle.wire.errors import ServerTimeout as ServerTimeout
+from brim.envs.puzzle.wire.errors import UnknownGame as UnknownGame
+from brim.envs.puzzle.wire.server import PuzzleServer as PuzzleServer
+from brim.envs.puzzle.wire.server import server_installed as server_installed
