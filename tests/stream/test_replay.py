@@ -16,7 +16,7 @@ from brim.stream.replay import draw as replay_draw
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.replay.columns import Entries
 from brim.stream.replay.config import ReplayBufferConfig
-from brim.stream.replay.slot_ids import IdIndex
+from brim.stream.replay.slots import IdIndex
 from brim.stream.sample import DIFFICULTIES, SampleSource
 
 

@@ -13,7 +13,7 @@ from brim.core.columns import Columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import digest_bytes
 from brim.stream.replay.buffer import ReplayBuffer
-from brim.stream.replay.store import FORMAT
+from brim.stream.replay.files import FORMAT
 
 NAMES = ("buffer.brim", "buffer.json")
 
@@ -178,8 +178,8 @@ def test_files_of_another_kind_or_version_are_refused(tmp_path, saved):
     [
         (lambda values: values.pop("keys"), "needs 'keys'"),
         (lambda values: values["keys"].pop(), "15 keys"),
-        (lambda values: values["keys"].reverse(), "must grow"),
-        (lambda values: values.update(keys=[20 * i for i in range(1, 17)]), "slots"),
+        (lambda values: values["keys"].reverse(), "must be positive and increasing"),
+        (lambda values: values.update(keys=[20 * i for i in range(1, 17)]), "must not share a slot"),
         (lambda values: values.update(total_added=99), "add up"),
         (lambda values: values.update(total_added="x"), "not a replay buffer"),
         (lambda values: values.update(slots=1), "slots"),
@@ -189,7 +189,7 @@ def test_files_of_another_kind_or_version_are_refused(tmp_path, saved):
         (lambda values: values["samples"][0].update(rewards=1), "rewards"),
         (lambda values: values.update(samples=7), "not a replay buffer"),
         (lambda values: values["config"].update(max_sizes=7), "max_sizes"),
-        (lambda values: values["random_words"].update(draws=-1), "less than nothing"),
+        (lambda values: values["random_words"].update(draws=-1), "must not be negative"),
     ],
 )
 def test_json_that_no_buffer_wrote_is_refused_also_without_a_checksum(saved, change, message):

@@ -6,7 +6,7 @@ are equal, and no fingerprint contains it: runs can be repeated, moments cannot.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -95,6 +95,18 @@ class StreamSample:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def unchecked(cls, values: Iterable[Any]) -> "StreamSample":
+        """A sample of values that passed the checks of the constructor before, without repeating them.
+
+        This is for columns and files, where the checks would take most of the time. `values` has one value for every
+        name in `FIELDS`, in that order; arrays must have their final type, and they are not copied.
+        """
+        sample = object.__new__(cls)
+        for put, value in zip(_SETTERS, values, strict=True):
+            put(sample, value)
+        return sample
+
     @property
     def length(self) -> int:
         return len(self.input_ids)
@@ -148,6 +160,12 @@ class StreamSample:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies are as immutable: arrays that were pickled could be written to."""
         return (_made_again, (tuple(getattr(self, field.name) for field in fields(self)),))
+
+
+FIELDS = tuple(field.name for field in fields(StreamSample))
+"""The names of all fields, in their order."""
+_SETTERS: tuple[Callable[[StreamSample, Any], None], ...] = tuple(StreamSample.__dict__[name].__set__ for name in FIELDS)
+"""The setters of the slots, which a frozen dataclass hides behind `__setattr__`."""
 
 
 def _made_again(values: tuple[Any, ...]) -> StreamSample:

@@ -19,14 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError, OptionError, check_counts, one_of
 from brim.data.ids import SampleId
-from brim.stream.replay.as_json import state_from_dict, state_to_dict
 from brim.stream.replay.columns import NONE, SOURCES, Entries, Log
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.replay.draw import ReplayDraw, Words, importance, pick, pick_uniform
-from brim.stream.replay.slots import Keys, Places, Slots, as_keys
+from brim.stream.replay.files import ReplayState, load_state, save_state, state_from_dict, state_to_dict
+from brim.stream.replay.slots import Keys, Slots, SlotTable, as_keys
 from brim.stream.replay.snapshot import BufferSnapshot
-from brim.stream.replay.state import ReplayState
-from brim.stream.replay.store import load_state, save_state
 from brim.stream.replay.sum_tree import SumTree
 from brim.stream.sample import SampleSource, StreamSample
 
@@ -49,11 +47,11 @@ class ReplayBuffer:
     def __init__(self, config: ReplayBufferConfig | None = None, **options: Any) -> None:
         """Options are those of `ReplayBufferConfig`: alone, or in place of those in `config`."""
         self.config = ReplayBufferConfig.from_dict({**({} if config is None else config.to_dict()), **options})
-        self._places = Places(self.config)
+        self._table = SlotTable(self.config)
         self._log = Log()
         self._pending: list[StreamSample] = []
         self._pending_slots: list[int] = []
-        self._tree = SumTree(len(self._places.key))
+        self._tree = SumTree(len(self._table.key))
         self._draws = Words(self.config.seed, "replay-draw")
 
     def add(self, sample: StreamSample, priority: float | None = None) -> int:
@@ -72,8 +70,8 @@ class ReplayBuffer:
             priority = sample.priority if sample.priority != 1.0 else self.config.default_priority
         self.config.check_priority(priority, of=sample.sample_id)
         if self.config.duplicates == "error":
-            self._places.check_new([sample.sample_id])
-        key = self._places.place(sample.sample_id, float(priority))
+            self._table.check_new([sample.sample_id])
+        key = self._table.assign(sample.sample_id, float(priority))
         self._pending.append(sample)
         self._pending_slots.append(key % self.config.max_size)
         if len(self._pending) >= PENDING:
@@ -91,9 +89,9 @@ class ReplayBuffer:
             own: NDArray[np.float64] = entries.columns["priority"]
             priorities = np.where(own == 1.0, self.config.default_priority, own)
         values = self.config.checked_priorities(priorities, len(ids))
-        self._places.check_new(ids)
+        self._table.check_new(ids)
         self._write_pending()
-        keys = self._places.place_all(ids, values)
+        keys = self._table.assign_all(ids, values)
         self._write(entries, keys % self.config.max_size)
         return keys
 
@@ -118,19 +116,19 @@ class ReplayBuffer:
         beta = self.config.importance_beta if beta is None else beta
         if not 0 <= beta < math.inf:
             raise OptionError(f"beta must be finite and not negative, got {beta!r}")
-        places = self._places
-        keys = places.key[: places.high]
+        table = self._table
+        keys = table.key[: table.high]
         if uniform:
-            slots, weights = pick_uniform(keys, places.size, self._draws, n, replace=replace), np.ones(n, np.float32)
+            slots, weights = pick_uniform(keys, table.size, self._draws, n, replace=replace), np.ones(n, np.float32)
         else:
-            slots = pick(self._tree, keys, places.size, self._draws, n, replace=replace)
+            slots = pick(self._tree, keys, table.size, self._draws, n, replace=replace)
             weights = importance(self._tree.weights[slots], beta)
         if replace:
-            np.add.at(places.replays, slots, 1)
-            replays = places.replays[slots]
+            np.add.at(table.replays, slots, 1)
+            replays = table.replays[slots]
         else:
-            places.replays[slots] = replays = places.replays[slots] + 1
-        return ReplayDraw(keys[slots], weights, self._log.view, places.row[slots], replays, time.time())
+            table.replays[slots] = replays = table.replays[slots] + 1
+        return ReplayDraw(keys[slots], weights, self._log.view, table.row[slots], replays, time.time())
 
     def sample_uniform(self, n: int, *, replace: bool = False) -> ReplayDraw:
         """Draw n entries, each as likely as any other."""
@@ -153,7 +151,7 @@ class ReplayBuffer:
     def update_priority(self, sample_id: SampleId, priority: float) -> bool:
         """Of all entries with this id; False if there is none."""
         self.config.check_priority(priority, of=sample_id)
-        slots = np.array(self._places.index.slots(sample_id), np.int64)
+        slots = np.array(self._table.index.slots(sample_id), np.int64)
         self._set(slots, np.full(len(slots), priority, np.float64))
         return len(slots) > 0
 
@@ -167,10 +165,10 @@ class ReplayBuffer:
         """
         which = as_keys(keys)
         values = self.config.checked_priorities(priorities, len(which))
-        slots, found = self._places.find(which)
+        slots, found = self._table.find(which)
         if found < len(which):
             slots, values = slots[slots >= 0], values[slots >= 0]
-            self._places.counts.stale_updates += len(which) - found
+            self._table.counts.stale_updates += len(which) - found
         self._set(slots, values)
         return found
 
@@ -180,7 +178,7 @@ class ReplayBuffer:
             raise OptionError(f"alpha must lie between 0 and 1, got {alpha!r}")
         slots, reward = self._column("reward")
         slots, reward = slots[~np.isnan(reward)], reward[~np.isnan(reward)]
-        values = (1 - alpha) * self._places.priority[slots] + alpha * np.maximum(0.0, 1.0 + reward)
+        values = (1 - alpha) * self._table.priority[slots] + alpha * np.maximum(0.0, 1.0 + reward)
         self._set(slots, self.config.checked_priorities(values, len(slots)))
         return len(slots)
 
@@ -196,13 +194,13 @@ class ReplayBuffer:
     def snapshot(self) -> BufferSnapshot:
         """What is here now, oldest first, for keeps."""
         self._write_pending()
-        slots, places = self._places.in_order(), self._places
+        slots, table = self._table.in_order(), self._table
         return BufferSnapshot(
             self._log.view,
-            places.row[slots],
-            keys=places.key[slots],
-            priorities=places.priority[slots],
-            replays=places.replays[slots],
+            table.row[slots],
+            keys=table.key[slots],
+            priorities=table.priority[slots],
+            replays=table.replays[slots],
             total_added=self.total_added,
             total_evicted=self.total_evicted,
         )
@@ -232,59 +230,59 @@ class ReplayBuffer:
 
     def remove(self, keys: ArrayLike) -> int:
         """Take entries out. How many were there."""
-        slots, found = self._places.find(np.unique(as_keys(keys)))
-        self._places.counts.removed += found
+        slots, found = self._table.find(np.unique(as_keys(keys)))
+        self._table.counts.removed += found
         return self._take_out(slots[slots >= 0])
 
     def evict_older_than(self, policy_version: int) -> int:
         """Evict the entries whose policy version is below; those without one stay. How many there were."""
         slots, versions = self._column("policy_version")
         slots = slots[(versions < policy_version) & (versions != NONE)]
-        self._places.counts.evicted += len(slots)
+        self._table.counts.evicted += len(slots)
         return self._take_out(slots)
 
     def clear(self) -> None:
         """Evict everything. Keys, counts and randomness go on from where they are."""
-        slots = self._places.in_order()
-        self._places.counts.evicted += len(slots)
+        slots = self._table.in_order()
+        self._table.counts.evicted += len(slots)
         self._take_out(slots)
 
     @property
     def size(self) -> int:
-        return self._places.size
+        return self._table.size
 
     def __len__(self) -> int:
-        return self._places.size
+        return self._table.size
 
     def __contains__(self, sample_id: object) -> bool:
-        return sample_id in self._places.index
+        return sample_id in self._table.index
 
     @property
     def is_full(self) -> bool:
-        return self._places.size == self.config.max_size
+        return self._table.size == self.config.max_size
 
     @property
     def total_added(self) -> int:
-        return self._places.counts.added
+        return self._table.counts.added
 
     @property
     def total_evicted(self) -> int:
         """By policy, by age and by `clear`."""
-        return self._places.counts.evicted
+        return self._table.counts.evicted
 
     @property
     def replaced(self) -> int:
         """Entries whose id was added again."""
-        return self._places.counts.replaced
+        return self._table.counts.replaced
 
     @property
     def removed(self) -> int:
-        return self._places.counts.removed
+        return self._table.counts.removed
 
     @property
     def stale_updates(self) -> int:
         """Priorities for entries that were gone."""
-        return self._places.counts.stale_updates
+        return self._table.counts.stale_updates
 
     @property
     def mean_reward(self) -> float | None:
@@ -306,18 +304,18 @@ class ReplayBuffer:
     def state(self) -> ReplayState:
         """All of it, in columns of its own."""
         self._write_pending()
-        slots, places = self._places.in_order(), self._places
+        slots, table = self._table.in_order(), self._table
         return ReplayState(
             config=self.config,
-            counts=replace(places.counts),
-            high=places.high,
+            counts=replace(table.counts),
+            high=table.high,
             drawn=self._draws.position,
-            evicting=places.evictions.position,
-            entries=self._log.view.taken(places.row[slots]),
-            keys=places.key[slots],
-            priorities=places.priority[slots],
+            evicting=table.evictions.position,
+            entries=self._log.view.taken(table.row[slots]),
+            keys=table.key[slots],
+            priorities=table.priority[slots],
             weights=self._tree.weights[slots],
-            replays=places.replays[slots],
+            replays=table.replays[slots],
         )
 
     @classmethod
@@ -326,12 +324,12 @@ class ReplayBuffer:
         buffer = cls(state.config)
         buffer._log = Log(state.entries)
         buffer._draws = Words(state.config.seed, "replay-draw", state.drawn)
-        places = buffer._places
-        places.counts = replace(state.counts)
-        places.evictions = Words(state.config.seed, "replay-evict", state.evicting)
+        table = buffer._table
+        table.counts = replace(state.counts)
+        table.evictions = Words(state.config.seed, "replay-evict", state.evicting)
         ids: list[SampleId] = state.entries.columns["sample_id"].tolist()
-        slots = places.restore(state.keys, ids, state.priorities, state.replays, state.high)
-        buffer._tree = SumTree(len(places.key))
+        slots = table.restore(state.keys, ids, state.priorities, state.replays, state.high)
+        buffer._tree = SumTree(len(table.key))
         buffer._tree.set(slots, np.where(state.priorities > 0, state.weights, 0.0))
         return buffer
 
@@ -363,18 +361,18 @@ class ReplayBuffer:
 
     def _set(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
         self._write_pending()
-        self._places.set_priorities(slots, priorities)
+        self._table.set_priorities(slots, priorities)
         self._tree.set(slots, self.config.weights(priorities))
 
     def _column(self, name: str) -> tuple[Slots, NDArray[Any]]:
         """Slots in use, oldest first, and a column of the log for them."""
         self._write_pending()
-        slots = self._places.in_order()
-        return slots, self._log.view.columns[name][self._places.row[slots]]
+        slots = self._table.in_order()
+        return slots, self._log.view.columns[name][self._table.row[slots]]
 
     def _take_out(self, slots: Slots) -> int:
         self._write_pending()
-        self._places.remove(slots)
+        self._table.remove(slots)
         self._tree.set(slots, np.zeros(len(slots)))
         return len(slots)
 
@@ -387,9 +385,9 @@ class ReplayBuffer:
     def _write(self, entries: Entries, slots: Slots) -> None:
         """The columns of entries that have been placed, and the weights of their slots."""
         below = self._log.used
-        moved = self._log.append(entries, lambda: self._places.rows_in_use(below))
+        moved = self._log.append(entries, lambda: self._table.rows_in_use(below))
         if moved is not None:
-            self._places.renumber(moved, below)
-        if self._tree.capacity < len(self._places.key):
-            self._tree = self._tree.grown(len(self._places.key))
-        self._tree.set(slots, self.config.weights(self._places.priority[slots]))
+            self._table.renumber(moved, below)
+        if self._tree.capacity < len(self._table.key):
+            self._tree = self._tree.grown(len(self._table.key))
+        self._tree.set(slots, self.config.weights(self._table.priority[slots]))
