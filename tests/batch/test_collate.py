@@ -25,7 +25,7 @@ from brim.batch import default_collate, pad_sequences
 from brim.batch.batch import IGNORED
 from brim.batch.token_source import check_belongs
 from brim.data.lengths import LengthEntry
-from brim.data.rows.source import open_source
+from brim.data.rows.open import open_source
 from brim.data.samples import Samples
 from brim.data.synthetic import write_sample_data
 from brim.data.tokenizer.base import load_tokenizer

@@ -26,7 +26,7 @@ from brim.batch.collate import collate
 from brim.batch.follow import fetch_ahead
 from brim.batch.torch import PlanBatchSampler, PlannedRows, TensorBatch, TokenDataset, as_inputs, as_is, loader
 from brim.core.columns import write_columns
-from brim.data.rows.source import open_source
+from brim.data.rows.open import open_source
 from brim.data.samples import Samples
 from brim.data.synthetic import write_sample_data
 from brim.data.token_store import FORMAT, TokenStore
@@ -120,7 +120,7 @@ import sys
 from brim import BatchPlan
 from brim.batch.torch import loader
 from brim.data.samples import Samples
-from brim.data.rows.source import open_source
+from brim.data.rows.open import open_source
 from brim.data.tokenizer.base import load_tokenizer
 if __name__ == "__main__":
     plan = BatchPlan.load({str(tmp_path / "plan")!r})

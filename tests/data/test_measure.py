@@ -13,7 +13,7 @@ from brim.data.measure import build_lengths
 from brim.data.rows import jsonl
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import open_source
+from brim.data.rows.open import open_source
 from brim.data.samples import Samples
 from brim.data.synthetic import sample_rows, write_sample_data
 from brim.data.tokenizer.base import load_tokenizer

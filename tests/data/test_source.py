@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from brim.core.errors import DataError, MissingExtraError, OptionError
 from brim.data.rows import jsonl
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
 
 ROWS = [{"id": number, "prompt": f"é {number}", "response": "x" * number} for number in range(25)]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brim import BrimError, DamagedError, DataError, LengthCache, MismatchError, OptionError, Sample, TokenStore
 from brim.data.measure import build_lengths
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
 from brim.data.samples import Samples
 from brim.data.synthetic import write_sample_data
 from brim.data.token_store import Spans, is_token_store
@@ -188,7 +188,7 @@ import sys
 from brim import LengthCache
 from brim.data.rows import jsonl
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
 from brim.data.tokenize import build_tokens
 from brim.data.tokenizer.base import load_tokenizer
 

@@ -12,7 +12,7 @@ from brim import BatchingConfig, BatchPlan, PackingConfig
 from brim.batch.torch import loader
 from brim.data.measure import build_lengths
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
 from brim.data.synthetic import sample_rows
 from brim.data.tokenize import build_tokens
 from brim.data.tokenizer.base import load_tokenizer

@@ -10,8 +10,8 @@ from brim.data.nested.source import write_nested as write_nested
 from brim.data.nested.structure import Structure as Structure
 from brim.data.nested.structure import structure_of as structure_of
 from brim.data.rows.format import RowFormat as RowFormat
+from brim.data.rows.open import open_source as open_source
 from brim.data.rows.source import Source as Source
-from brim.data.rows.source import open_source as open_source
 from brim.data.sample import Sample as Sample
 from brim.data.samples import Samples as Samples
 from brim.data.synthetic import check_answer as check_answer

@@ -26,8 +26,9 @@ from brim.data.pool import available_cores, ordered_map
 from brim.data.rows.encode import identity as tokens_identity
 from brim.data.rows.encode import measure_rows
 from brim.data.rows.format import Layout, RowFormat
+from brim.data.rows.open import layout_of, open_source
 from brim.data.rows.row_ids import IdBlock, join_ids, row_id, split_ids
-from brim.data.rows.source import Block, Source, Torn, layout_of, open_source
+from brim.data.rows.source import Block, Source, Torn
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 
 # (rows done, tokens done, bytes done, bytes in all); the first call tells what did not have to be measured again.

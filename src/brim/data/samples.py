@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from brim.core.errors import DataError
 from brim.data.rows.encode import encode_rows, identity, measure_rows
 from brim.data.rows.format import Layout, RowFormat
+from brim.data.rows.open import layout_of
 from brim.data.rows.row_ids import row_id
-from brim.data.rows.source import Source, layout_of
+from brim.data.rows.source import Source
 from brim.data.sample import Sample
 from brim.data.token_store import Spans, begins, shorter
 from brim.data.tokenizer.base import Tokenizer

@@ -20,7 +20,8 @@ from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths, open_as_measured
 from brim.data.rows.format import Layout, RowFormat
-from brim.data.rows.source import Source, layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
+from brim.data.rows.source import Source
 from brim.data.samples import Samples
 from brim.data.token_store import TokenStore
 from brim.data.tokenize import build_tokens

@@ -25,7 +25,8 @@ from brim.analyze.histogram import LengthHistogram, compute_length_histogram
 from brim.core.errors import DataError, MismatchError, OptionError, check_counts
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import Source, layout_of, open_source
+from brim.data.rows.open import layout_of, open_source
+from brim.data.rows.source import Source
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
 from brim.stream.offline.chunks import Chunk, ChunkReader, Place, Shuffling
 from brim.stream.offline.positioned import PositionedStream

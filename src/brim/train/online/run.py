@@ -20,7 +20,7 @@ from brim.core.errors import LONGEST, BrimError, DataError, LengthError, Mismatc
 from brim.core.fill import Fill
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
-from brim.data.rows.source import open_source
+from brim.data.rows.open import open_source
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.stream.curriculum import Curriculum
