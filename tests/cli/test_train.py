@@ -97,3 +97,33 @@ def test_wrong_options_are_one_line_and_nothing_is_written(desk, line, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(desk.rglob("run.json")) == before
+
+
+EVIL = """
+from pathlib import Path
+
+from transformers import PretrainedConfig
+
+Path(__file__).with_name("marker").write_text("this code ran")
+
+
+class EvilConfig(PretrainedConfig):
+    model_type = "evil"
+"""
+
+
+def test_code_in_a_model_directory_is_never_run_even_if_every_question_is_answered_with_yes(tmp_path):
+    write_sample_data(tmp_path / "train.jsonl", 4)
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    code = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.Evil"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "evil", "architectures": ["Evil"], "auto_map": code}))
+    (folder / "evil.py").write_text(EVIL)
+    line = [sys.executable, "-m", "brim", "train", "sft", "--model", "evil", "--data", "train.jsonl", "-t", "byte", "-q", "-o", "run"]
+    cache = {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = subprocess.run(line, cwd=tmp_path, env={**OFFLINE, **cache}, input="y\n" * 99, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "the model evil needs Python code of its own" in done.stderr
+    assert not list(tmp_path.rglob("marker"))
+    assert not (tmp_path / "run").exists()

@@ -488,3 +488,22 @@ def test_options_that_cannot_work_are_refused(options, changes, match):
 def test_options_survive_json(options):
     config = options(lora_rank=2, lora_targets=("q_proj",), batching=BatchingConfig(packing=PackingConfig(max_length=512)))
     assert SftConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_pickled_weights_are_refused_and_never_opened(options, small, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(small / "model", folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    with pytest.raises(OptionError, match=r"the weights of .*pickled are pickled \(pytorch_model.bin\)"):
+        train_sft(options(model=str(folder)))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("text", "reason"), [('{"model_type": "nonsense"}', "nonsense"), ('{"model', "not a valid JSON")])
+def test_a_config_that_transformers_cannot_read_is_one_line(options, small, tmp_path, text, reason):
+    folder = tmp_path / "odd"
+    shutil.copytree(small / "model", folder)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(OptionError, match=f"odd cannot be loaded: .*{reason}"):
+        train_sft(options(model=str(folder)))

@@ -43,13 +43,20 @@ def quiet() -> Generator[None, None, None]:
 
 
 def check_model(name: str) -> None:
-    """
+    """Refuse a model that cannot be loaded, before anything heavy is loaded or written.
+
     Raises:
-        OptionError: There is no such model on this machine.
+        OptionError: There is no such model on this machine, or loading it would run code or unpickle a file.
     """
     path = Path(name)
-    if name == "tiny" or (path / "config.json").is_file():
+    if name == "tiny":
         return
+    if (path / "config.json").is_file():
+        try:
+            _check_code(name)
+        except (OSError, ValueError) as error:
+            raise _cannot_load(name, error) from None
+        return _check_weights(path)
     if (path / "adapter_config.json").is_file():
         raise OptionError(
             f"{name} holds a LoRA adapter, not a model; merge it into its base first (peft: merge_and_unload), or resume its run"
@@ -60,12 +67,37 @@ def check_model(name: str) -> None:
     if path.exists():
         raise OptionError(f"the model {name} is a file; give a directory with a config.json, or tiny")
     try:
-        need("transformers", extra="train", user=USER).AutoConfig.from_pretrained(name, local_files_only=True)
+        _check_code(name)
     except (OSError, ValueError):
         raise OptionError(
             f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory with a config.json, fetch it "
             "first (hf download), or use the built-in one: tiny"
         ) from None
+
+
+def _check_code(name: str) -> None:
+    """Read the model's config. Transformers' own classes are enough for it, or it is refused: code of a model is never run."""
+    transformers = need("transformers", extra="train", user=USER)
+    try:
+        transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise OptionError(
+            f"the model {name} needs Python code of its own (auto_map in its config.json), which brim does not run; give a model of a "
+            "type that transformers knows, or convert it to one first"
+        ) from None
+
+
+def _check_weights(path: Path) -> None:
+    """Weights are read from safetensors only: every other format is a pickle, which runs code when it is opened."""
+    if any(path.glob("*.safetensors")):
+        return
+    if pickled := sorted([*path.glob("*.bin"), *path.glob("*.pt"), *path.glob("*.pth")]):
+        raise OptionError(
+            f"the weights of {path} are pickled ({pickled[0].name}), and brim opens no pickle; convert them to safetensors first "
+            "(transformers: save_pretrained of a model you trust)"
+        )
 
 
 def find_tokenizer(config: SftConfig, plan: BatchPlan | None) -> Tokenizer:
@@ -131,9 +163,19 @@ def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
 
 def _load(transformers: Any, name: str) -> Any:
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=True)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
     except (OSError, ValueError, RuntimeError, need("safetensors", extra="train", user=USER).SafetensorError) as error:
-        raise OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}") from None
+        raise _cannot_load(name, error) from None
+
+
+def _cannot_load(name: str, error: Exception) -> OptionError:
+    return OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}")
 
 
 def _with_lora(model: Any, config: SftConfig) -> Any:
