@@ -23,7 +23,6 @@ from support.runs import CUT, PACKED, PADDED, make_plan, make_store
 from brim import BatchPlan, MismatchError, OptionError, Sample
 from brim.batch.batch import Batch
 from brim.batch.collate import collate
-from brim.batch.follow import fetch_ahead
 from brim.batch.torch import PlanBatchSampler, PlannedRows, TensorBatch, TokenDataset, as_inputs, as_is, loader
 from brim.core.columns import write_columns
 from brim.data.rows.open import open_source
@@ -495,15 +494,6 @@ def test_the_thread_ends_when_the_body_of_the_loop_raises():
         for _ in loader(make_plan(STORE), STORE, prefetch=1):
             1 / 0  # noqa: B018
     assert fetchers() == []
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 50])
-def test_never_more_than_asked_for_is_fetched_ahead_and_order_is_kept(ahead):
-    made = []
-    items = fetch_ahead((made.append(i) or i for i in range(20)), ahead)
-    for taken, item in enumerate(items, 1):
-        assert item == taken - 1
-        assert len(made) <= taken + ahead + 1  # one more is in the thread's hands
 
 
 class Breaking:

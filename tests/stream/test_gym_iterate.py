@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections import Counter
-from concurrent.futures import CancelledError
 
 import pytest
 from support.fake_gym import FakeGym, options
@@ -17,7 +16,6 @@ from brim.envs.puzzle.policies import RandomPolicy, ScriptedPolicy, SimplePolicy
 from brim.envs.puzzle.together import Together
 from brim.envs.puzzle.wire.errors import ServerClosed
 from brim.stream.gym import GymEpisodeStream
-from brim.stream.loop_thread import LoopThread
 
 
 @pytest.fixture(scope="module")
@@ -334,14 +332,3 @@ def test_a_damaged_state_is_refused_and_changes_nothing(fake, damage):
     with pytest.raises(MismatchError, match="damaged"):
         stream.load_state_dict({**before, **damage})
     assert stream.state_dict() == before
-
-
-def test_a_thread_whose_loop_was_ended_lets_nobody_wait():
-    async def end_the_loop():
-        asyncio.get_running_loop().stop()
-        await asyncio.sleep(60)
-
-    thread = LoopThread("short")
-    with pytest.raises(CancelledError):
-        thread.call(end_the_loop())
-    thread.stop()

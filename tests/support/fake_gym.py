@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import json
 
+from brim.core.wait.loop import LoopThread
 from brim.envs.puzzle.games import GAMES
 from brim.stream.gym_config import GymConfig
-from brim.stream.loop_thread import LoopThread
 
 OK = {"type": "result", "success": True, "code": "OK"}
 SOLVED = {"type": "complete", "success": True}

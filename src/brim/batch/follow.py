@@ -5,16 +5,14 @@ was handed out, not what was fetched ahead, and that of a `PlanFollower` never p
 gradients are in no checkpoint.
 """
 
-import queue
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from brim.core.errors import MismatchError, OptionError
+from brim.core.wait.ahead import fetch_ahead
 from brim.plan.deal import NULL
 from brim.plan.distributed import DistributedConfig
 from brim.plan.epoch import MicrobatchSpec
@@ -329,47 +327,3 @@ class PlanFollower(ABC, Generic[BatchT]):
 
     def _made(self) -> Iterator[BatchT]:
         return (self._make(rows) for rows in self._fetching)  # pyright: ignore[reportArgumentType]  these are PlannedRows
-
-
-ItemT = TypeVar("ItemT")
-
-
-def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
-    """The same items, made by a thread, at most `ahead` before they are asked for. An error comes where the item would have come."""
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
-    stop = threading.Event()
-
-    def put(is_item: bool, value: Any) -> None:
-        while not stop.is_set():
-            try:
-                return ready.put((is_item, value), timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                put(True, item)
-                if stop.is_set():
-                    return
-            put(False, None)
-        except BaseException as error:  # whatever it is, it belongs to the thread that waits for the item
-            put(False, error)
-
-    thread = threading.Thread(target=work, name="brim-fetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            is_item, value = ready.get()
-            if is_item:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
-    finally:
-        stop.set()
-        with suppress(queue.Empty):
-            while True:
-                ready.get_nowait()  # the thread may be waiting for room
-        thread.join()

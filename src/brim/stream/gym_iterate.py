@@ -7,9 +7,9 @@ from threading import RLock
 from typing import Any, Generic, Self, TypeVar
 
 from brim.core.errors import BrimError
+from brim.core.wait.loop import LoopThread
 from brim.stream.gym_episode import GymEpisode
 from brim.stream.gym_run import Run
-from brim.stream.loop_thread import LoopThread
 from brim.stream.protocols import StreamState
 
 T = TypeVar("T")

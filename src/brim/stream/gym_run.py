@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from brim.core.errors import BrimError
+from brim.core.wait.loop import LoopThread
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import EpisodePlayer, GymEpisode
 from brim.stream.lanes import Backoff, Clock, Dispatcher, Lane
-from brim.stream.loop_thread import LoopThread
 
 
 class Run:

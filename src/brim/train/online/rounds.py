@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from brim.core.errors import BrimError
 from brim.core.rng import raw_bits
+from brim.core.wait.loop import LoopThread
 from brim.data.tokenizer.base import Tokenizer
 from brim.envs.puzzle.policies import HintPolicy
 from brim.envs.puzzle.policy import EpisodeSpec, Policy
@@ -20,7 +21,6 @@ from brim.stream.curriculum import Curriculum
 from brim.stream.gym import GymEpisodeStream
 from brim.stream.gym_config import GymConfig
 from brim.stream.gym_episode import GymEpisode
-from brim.stream.loop_thread import LoopThread
 from brim.stream.metrics import Rate
 from brim.stream.sample import EpisodeStatus, StreamSample
 from brim.train.online.config import OnlineConfig

@@ -4,27 +4,34 @@ import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from threading import RLock, Thread, current_thread
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines one call at a time; what they started goes on between the calls."""
+    """Runs coroutines, one call at a time. Tasks that they started keep running between the calls.
+
+    Example:
+        >>> with LoopThread("example") as thread:
+        ...     thread.call(asyncio.sleep(0, "done"))
+        'done'
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lock = RLock()  # what is collected in between may stop the thread, too
+        self._lock = RLock()  # reentrant: garbage that is collected while it is held may stop the thread, too
         self._ended = False
         self._waited: set[Future[Any]] = set()
+        """Calls that somebody waits for."""
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result. Interrupted while it waits, it is cancelled.
+        """Run a coroutine and return its result. If the wait is interrupted, the coroutine is cancelled.
 
         Raises:
-            CancelledError: The thread was stopped before it was done, or before it began.
+            CancelledError: The thread was stopped before the coroutine was done, or before it began.
         """
         with self._lock:
             if self._ended:
@@ -34,13 +41,14 @@ class LoopThread:
         return self._result(future)
 
     def stop(self, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """End the thread, after `last`. What still ran is cancelled, and has its last words.
+        """End the thread, after running `last`. Tasks that are still running are cancelled, and may clean up.
 
-        Waits for that, except in the thread itself, where an iterator that nobody uses any more can be collected: there it is only begun.
+        Waits for that, except when called in the thread itself, where an iterator that nobody uses any more can be collected: there the
+        end is only begun.
         """
         with self._lock:
             ended, self._ended = self._ended, True
-            future = None if ended else self._submit(_last_words(last))
+            future = None if ended else self._submit(_cleanup(last))
         if future is None and last is not None:
             last.close()
         if current_thread() is self._thread:
@@ -50,6 +58,12 @@ class LoopThread:
                 self._result(future)
         finally:
             self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[tuple[T | None, BaseException | None]]":
         future = asyncio.run_coroutine_threadsafe(_caught(coroutine), self._loop)
@@ -73,7 +87,7 @@ class LoopThread:
         finally:
             with self._lock:
                 self._ended = True
-            for future in list(self._waited):  # whatever ended the loop, nobody waits for it
+            for future in list(self._waited):  # whatever ended the loop, nobody must wait for it
                 future.cancel()
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
@@ -82,8 +96,16 @@ class LoopThread:
             self._loop.close()
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def _caught(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """What it raises as a value: SystemExit and its like would end the loop before anybody heard of them."""
+    """Return what the coroutine raises as a value: SystemExit and its like would end the loop before anybody heard of them."""
     try:
         return await coroutine, None
     except asyncio.CancelledError:
@@ -92,7 +114,7 @@ async def _caught(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseExce
         return None, error
 
 
-async def _last_words(last: Coroutine[Any, Any, None] | None) -> None:
+async def _cleanup(last: Coroutine[Any, Any, None] | None) -> None:
     loop = asyncio.get_running_loop()
     try:
         if last is not None:
@@ -103,4 +125,4 @@ async def _last_words(last: Coroutine[Any, Any, None] | None) -> None:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await loop.shutdown_asyncgens()
-        loop.call_later(0, loop.stop)  # after the callbacks that tell who waits for these words
+        loop.call_later(0, loop.stop)  # after the callbacks that wake the thread which waits for this coroutine
