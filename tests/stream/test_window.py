@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from brim.core.errors import DamagedError, DataError, LengthError, MismatchError, OptionError
 from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
+from brim.plan.plan import BatchPlan
 from brim.stream.curriculum import Curriculum
 from brim.stream.replay.buffer import ReplayBuffer
+from brim.stream.replay.snapshot import BufferSnapshot
 from brim.stream.sample import StreamSample
 from brim.stream.window import RollingBatchPlanWindow, WindowConfig
 
@@ -83,8 +85,6 @@ def test_a_window_depends_on_the_snapshot_and_the_seed_alone(seed, extra):
 
 
 def test_the_plan_is_the_one_that_the_planner_makes_of_these_samples():
-    from brim.plan.plan import BatchPlan
-
     plans = rolling(filled(60))
     window = plans.build_next_window()
     direct = BatchPlan.build(window.plan.table, plans.config.plan_config(0))
@@ -211,6 +211,59 @@ def test_before_the_first_window_there_is_a_state_to_save_too(tmp_path):
     with pytest.raises(OptionError, match="there is no window"):
         next(plans.iter_current())
     assert not plans.can_build or plans.config.overlap_fraction > 0
+
+
+@pytest.mark.parametrize("packing", [None, PackingConfig(max_length=32)])
+def test_a_window_of_several_passes_is_one_plan_with_an_epoch_for_each(tmp_path, packing):
+    options = {"window_microbatches": 7, "batching": BatchingConfig(token_budget=64, packing=packing), "seed": 3}
+    buffer = filled(120)
+    once, plans = rolling(buffer, **options), rolling(buffer, **options, passes=3)
+    single, window = once.build_next_window(), plans.build_next_window()
+    direct = BatchPlan.build(window.plan.table, plans.config.plan_config(0), num_epochs=3)
+    assert window.fingerprint == direct.fingerprint
+    assert window.keys.tolist() == single.keys.tolist(), "passes do not change what is drawn"
+    whole = [microbatch for epoch in range(3) for microbatch in direct.get_epoch(epoch)]
+    assert list(plans.iter_current()) == whole
+    first_pass = [microbatch.samples for microbatch in whole[: single.num_microbatches]]
+    assert first_pass == [microbatch.samples for microbatch in once.iter_current()]
+    for consumed in (0, single.num_microbatches, len(whole) - 1):
+        plans.go_to(consumed)
+        plans.save(tmp_path / "window")
+        again = rolling(buffer, **options, passes=3)
+        again.load(tmp_path / "window")
+        assert again.state == plans.state
+        assert list(again.iter_current()) == whole[consumed:]
+    with pytest.raises(MismatchError, match="other options"):
+        rolling(buffer, **options, passes=2).load(tmp_path / "window")
+
+
+def test_a_file_that_records_no_passes_is_resumed_with_any_number_of_them(tmp_path):
+    """Version 0.5.0 wrote such files, whatever the number of passes over their windows."""
+    buffer = filled(40)
+    once = rolling(buffer)
+    window = once.build_next_window()
+    once.save(tmp_path / "window")
+    plans = rolling(buffer, passes=2)
+    plans.load(tmp_path / "window")
+    expected = BatchPlan.build(window.plan.table, once.config.plan_config(0), num_epochs=2)
+    assert plans.current is not None
+    assert plans.current.fingerprint == expected.fingerprint
+    assert len(list(plans.iter_current())) == expected.total_microbatches
+
+
+def test_asking_for_a_window_costs_no_snapshot_and_building_one_costs_one_hash_of_its_samples(monkeypatch):
+    buffer = filled(60)
+    plans = rolling(buffer)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplayBuffer, "snapshot", None)
+        assert plans.can_build
+    snapshots, hashed = [], []
+    snapshot, content_hash = ReplayBuffer.snapshot, BufferSnapshot.content_hash
+    monkeypatch.setattr(ReplayBuffer, "snapshot", lambda self: snapshots.append(snapshot(self)) or snapshots[-1])
+    monkeypatch.setattr(BufferSnapshot, "content_hash", lambda self, rows=None: hashed.append(rows) or content_hash(self, rows))
+    window = plans.build_next_window()
+    assert (len(snapshots), len(hashed)) == (1, 1)
+    assert window.store.dataset_hash == window.plan.table.dataset_hash == content_hash(snapshots[0], hashed[0])
 
 
 def test_ids_that_come_twice_in_the_buffer_stay_two_samples():

@@ -103,10 +103,11 @@ class BufferSnapshot:
         which = np.arange(self.size) if rows is None else rows
         return self._entries.samples(self._rows[which], self.replay_count[which])
 
-    def get_lengths(self, rows: Rows | None = None, *, tokenizer_hash: str = "") -> LengthCache:
-        """A length for every entry: what a plan is made of. Goes with `store` of the same rows.
+    def get_lengths(self, rows: Rows | None = None, *, tokenizer_hash: str = "", dataset_hash: str | None = None) -> LengthCache:
+        """The lengths of some entries, or all, from which a plan is built. They belong to the `store` of the same rows.
 
-        Ids are those of the samples; if two entries have the same, or one is no text, the keys of all entries stand for them.
+        The ids are those of the samples. If two entries have the same id, or one is not valid text, the keys of the
+        entries are used instead. `dataset_hash` is the `content_hash` of the rows, if it is known already.
         """
         which = np.arange(self.size) if rows is None else rows
         try:
@@ -115,15 +116,34 @@ class BufferSnapshot:
             ids = Ids.integers(self.keys[which])
         if ids.duplicate() is not None:
             ids = Ids.integers(self.keys[which])
-        return LengthCache(ids, self.lengths[which], dataset_hash=self.content_hash(rows), tokenizer_hash=tokenizer_hash)
+        if dataset_hash is None:
+            dataset_hash = self.content_hash(rows)
+        return LengthCache(ids, self.lengths[which], dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash)
 
-    def store(self, rows: Rows | None = None, *, pad_id: int = 0, tokenizer_hash: str = "") -> TokenStore:
-        """Some entries, or all, as a data set of their own. The tokens are shared, to read only."""
+    def store(
+        self,
+        rows: Rows | None = None,
+        *,
+        pad_id: int = 0,
+        tokenizer_hash: str = "",
+        dataset_hash: str | None = None,
+    ) -> TokenStore:
+        """Some entries, or all, as a data set of their own. The tokens are shared with the buffer and are read-only.
+
+        `dataset_hash` is the `content_hash` of the rows, if it is known already.
+        """
         which = np.arange(self.size) if rows is None else rows
-        starts = self._entries.columns["start"][self._rows[which]]
-        hashes: dict[str, Any] = {"dataset_hash": self.content_hash(rows), "tokenizer_hash": tokenizer_hash}
-        tokens, learned = read_only(self._entries.tokens), read_only(self._entries.learned)
-        return TokenStore(tokens, learned, starts, self.lengths[which], pad_id=pad_id, **hashes)
+        if dataset_hash is None:
+            dataset_hash = self.content_hash(rows)
+        return TokenStore(
+            read_only(self._entries.tokens),
+            read_only(self._entries.learned),
+            self._entries.columns["start"][self._rows[which]],
+            self.lengths[which],
+            pad_id=pad_id,
+            dataset_hash=dataset_hash,
+            tokenizer_hash=tokenizer_hash,
+        )
 
     def content_hash(self, rows: Rows | None = None) -> str:
         """The fingerprint of some entries, or all, in their order: of ids, tokens, masks and segments, not of keys and priorities."""

@@ -83,6 +83,7 @@ class OnlineConfig:
             overlap_fraction=self.overlap_fraction,
             batching=replace(self.sft.batching, microbatches_per_step=microbatches_per_step),
             seed=self.sft.seed,
+            passes=self.passes,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from brim.core.fill import Fill
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import open_source
-from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.stream.curriculum import Curriculum
 from brim.stream.gym_episode import GymEpisode
@@ -298,7 +297,7 @@ class OnlineRun(Run):
         check_lengths(window.plan, self.model, self.config.model)
         self.left_out = dict(Counter(self.left_out) + Counter(left_out(window.plan)))
         self.loader = loader(
-            BatchPlan.build(window.plan.table, window.plan.config, num_epochs=self.online.passes),
+            window.plan,
             window.store,
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
