@@ -28,7 +28,7 @@ from brim.analyze.advice import advise
 from brim.analyze.capacity.search import Capacity, Trial
 from brim.analyze.counts import LengthCounts, as_table
 from brim.analyze.strategies import grouped_batches, random_batches, strategy_of
-from brim.core.counting import count_values
+from brim.core.arrays import count_values
 from brim.data.ids import Ids
 from brim.plan.deal import cost
 
@@ -353,7 +353,7 @@ def test_things_show_themselves_in_a_notebook_as_closed_and_escaped_html():
         parser = Closed()
         parser.feed(shown._repr_html_())
         assert parser.open == []
-    from brim.core.html import facts_html, table_html
+    from brim.core.display import facts_html, table_html
 
     assert "<b>" not in table_html(["<b>"], [["<b>"]], title="<b>") + facts_html({"<b>": "<b>"}, title="<b>")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.arrays import order_by
-from brim.core.rng import permutation, raw_bits
+from brim.core.rng import Words, below, new_seed, permutation, raw_bits, share, uniform
 
 AROUND_POWERS_OF_TWO = [n for k in range(11, 21) for n in range(2**k - 2, 2**k + 3)]
 
@@ -81,3 +81,24 @@ def test_order_by_agrees_with_lexsort(columns):
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16, np.uint64])
 def test_order_by_takes_any_integer_type(dtype):
     assert order_by(np.array([3, 1, 2, 1], dtype)).tolist() == [1, 3, 2, 0]
+
+
+def test_numbers_are_made_of_the_same_bits_in_every_way():
+    key = {"seed": 5, "purpose": "test", "epoch": 2}
+    words = [int(word) for word in raw_bits(100, **key)]
+    assert uniform(100, **key).tolist() == [(word >> 11) * 2.0**-53 for word in words]
+    assert [share(**key, index=at) for at in range(3)] == [word / 2**64 for word in words[:3]]
+    assert new_seed(**key) == words[0] >> 1
+    assert below(raw_bits(100, **key), 10).tolist() == [below(word, 10) for word in words]
+    assert set(below(raw_bits(100, **key), 10).tolist()) == set(range(10))
+    assert int(below(np.array([2**64 - 1], np.uint64), 2**32)[0]) == below(2**64 - 1, 2**32) == 2**32 - 1
+
+
+@pytest.mark.parametrize("position", range(9))
+def test_a_sequence_of_words_can_be_entered_anywhere(position):
+    whole = Words(3, "test")
+    words = whole.take(20)
+    assert whole.position == 20
+    assert Words(3, "test", position).take(5).tolist() == words[position : position + 5].tolist()
+    assert Words(3, "test", position).uniform(2).tolist() == [(int(word) >> 11) * 2.0**-53 for word in words[position:][:2]]
+    assert Words(3, "test", position).below(2, 7).tolist() == [below(int(word), 7) for word in words[position:][:2]]

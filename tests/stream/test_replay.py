@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.replays import Naive, numbered, sample, samples
 
 from brim.core.errors import DataError, OptionError
+from brim.core.rng import Words
 from brim.stream.replay import columns, sum_tree
 from brim.stream.replay import draw as replay_draw
 from brim.stream.replay.buffer import ReplayBuffer
@@ -758,7 +759,7 @@ def test_a_buffer_without_the_kernel_draws_the_same():
 
 
 def test_words_can_be_entered_anywhere():
-    whole = replay_draw.Words(7, "x").take(50)
+    whole = Words(7, "x").take(50)
     for position in range(30):
-        assert replay_draw.Words(7, "x", position).take(20).tolist() == whole[position : position + 20].tolist()
-    assert replay_draw.Words(7, "y").take(3).tolist() != whole[:3].tolist()
+        assert Words(7, "x", position).take(20).tolist() == whole[position : position + 20].tolist()
+    assert Words(7, "y").take(3).tolist() != whole[:3].tolist()

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from brim.analyze.histogram import Countable, compute_length_histogram, count_lengths
-from brim.core.drawing import bar
+from brim.core.display import bar, table_html
 from brim.core.fill import Fill
-from brim.core.html import table_html
 from brim.plan.buckets import BucketSpec, BucketStats
 from brim.plan.edges import OptimizationGoal, goal_cost
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.counting import count_values, merge_counts
-from brim.core.errors import LONGEST, DataError, OptionError
+from brim.core.arrays import count_values, merge_counts
+from brim.core.errors import DataError, OptionError
+from brim.core.options import LONGEST
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from brim.analyze.counts import LengthCounts, SomeLengths
-from brim.core.drawing import bar
+from brim.core.display import bar, facts_html, table_html
 from brim.core.errors import OptionError
-from brim.core.html import facts_html, table_html
 
 MOST_BINS = 100_000
 PERCENTILES = (5, 25, 50, 75, 90, 95, 99)

@@ -11,8 +11,8 @@ from brim.analyze.counts import as_table, check_one_length
 from brim.analyze.histogram import Countable, LengthHistogram, compute_length_histogram
 from brim.analyze.strategies import Strategy, compare_strategies, effective_buckets, longest_kept
 from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
-from brim.core.errors import check_counts
-from brim.core.html import table_html
+from brim.core.display import table_html
+from brim.core.options import check_counts
 from brim.plan.buckets import BucketSpec
 from brim.plan.edges import OptimizationGoal
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.analyze.capacity.search import Capacity
-from brim.core.arrays import order_by
-from brim.core.errors import OptionError, check_counts
+from brim.core.arrays import order_by, round_up
+from brim.core.errors import OptionError
 from brim.core.fill import Fill
+from brim.core.options import check_counts
 from brim.core.rng import permutation
 from brim.data.lengths import LengthCache
 from brim.data.nested.lengths import axes_by_name
@@ -24,7 +25,6 @@ from brim.plan.deal import cost
 from brim.plan.epoch import EpochColumns
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
-from brim.plan.units import round_up
 
 WINDOWS = "sorted windows"
 

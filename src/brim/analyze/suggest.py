@@ -5,7 +5,8 @@ from typing import Any
 
 from brim.analyze.buckets import BucketAnalysis, analyze_bucket_efficiency
 from brim.analyze.histogram import Countable, count_lengths
-from brim.core.errors import DataError, OptionError, check_counts, one_of
+from brim.core.errors import DataError, OptionError
+from brim.core.options import check_counts, one_of
 from brim.plan.buckets import BucketSpec
 from brim.plan.edges import OptimizationGoal, widths_for_counts
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from brim.batch.follow import PlanBatchSampler
-from brim.core.errors import LONGEST, OptionError
+from brim.core.errors import OptionError
+from brim.core.options import LONGEST
 from brim.data.nested.lengths import charge_axes, measure_structures
 from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan

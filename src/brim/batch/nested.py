@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import round_up
 from brim.core.errors import MismatchError, OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.data.nested.structure import Outline, Structure, difference, outline, sample_id
-from brim.plan.units import round_up
 
 
 @dataclass(frozen=True, eq=False)

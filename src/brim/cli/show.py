@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from brim.core.drawing import readable
+from brim.core.display import readable
 
 width_option = click.option(
     "--width", type=click.IntRange(min=1), default=50, show_default=True, help="Characters of the longest bar; less in a narrow terminal."

@@ -13,7 +13,6 @@ A message says what is wrong, where, and what to do. The command prints it as on
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import SupportsIndex
 
 
 class BrimError(Exception):
@@ -44,34 +43,7 @@ class MissingExtraError(BrimError, ImportError):
     """An optional dependency is not installed."""
 
 
-LONGEST = 2**31 - 1
-"""Lengths are 32 bits wide."""
-
-
-def one_of(name: str, value: object, choices: Iterable[str]) -> str:
-    """`value` as a string, if it is one of the choices.
-
-    Raises:
-        OptionError: It is not.
-    """
-    choices = [str(choice) for choice in choices]
-    if str(value) not in choices:
-        raise OptionError(f"{name} must be one of {', '.join(choices)}, got {value!r}.{did_you_mean(str(value), choices)}")
-    return str(value)
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence to append to an error, or nothing: ' Did you mean "response"?'"""
+    """Return a sentence to append to an error message, such as ' Did you mean "response"?', or an empty string."""
     close = get_close_matches(word, list(known), n=1)
     return f' Did you mean "{close[0]}"?' if close else ""
-
-
-def check_counts(**options: int | None) -> None:
-    """Refuse options below 1, and above what a length can be; None is an option that was not given."""
-    for name, value in options.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, SupportsIndex)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"{name} must be an integer, got {value!r}")
-        if value is not None and value < 1:
-            raise OptionError(f"{name} must be at least 1, got {value}")
-        if value is not None and value > LONGEST:
-            raise OptionError(f"{name} must be at most {LONGEST}, got {value}")

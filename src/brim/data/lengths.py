@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.columns import Columns, is_columns, write_columns
-from brim.core.errors import LONGEST, DataError
+from brim.core.errors import DataError
 from brim.core.fingerprint import fingerprint
+from brim.core.options import LONGEST
 from brim.data.ids import Ids, SampleId
 
 FORMAT = "brim.lengths/1"

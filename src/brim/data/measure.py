@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from brim.core.columns import is_columns
 from brim.core.errors import DamagedError, DataError, OptionError
+from brim.core.progress import silent
 from brim.data.journal import FORMAT as JOURNAL_FORMAT
 from brim.data.journal import Journal, Measured, discard_journal
 from brim.data.lengths import FORMAT, LengthCache
@@ -98,7 +99,7 @@ def build_lengths(
     check_output(output, data.path)
     layout = format if isinstance(format, Layout) else layout_of(data, format or RowFormat())
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
-    return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or _silent)
+    return _build(BlockMeasurer(data, loaded, layout), output, workers, progress or silent)
 
 
 def open_as_measured(path: str | os.PathLike[str], table: LengthCache) -> tuple[Source, Layout | None]:
@@ -258,7 +259,3 @@ def check_output(output: Path, data: Path) -> None:
         head = file.readline(4096)
     if not is_columns(output, FORMAT) and not (head.startswith(b"{") and (b'"tokenizer_hash"' in head or b'"sample_id"' in head)):
         raise OptionError(f"will not replace {output}: it is not a length cache; remove it or choose another output")
-
-
-def _silent(rows: int, tokens: int, done: int, total: int) -> None:
-    """No progress was asked for."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import begins
 from brim.core.errors import DataError
 from brim.data.rows.encode import encode_rows, identity, measure_rows
 from brim.data.rows.format import Layout, RowFormat
@@ -14,7 +15,7 @@ from brim.data.rows.open import layout_of
 from brim.data.rows.row_ids import row_id
 from brim.data.rows.source import Source
 from brim.data.sample import Sample
-from brim.data.token_store import Spans, begins, shorter
+from brim.data.token_store import Spans, shorter
 from brim.data.tokenizer.base import Tokenizer
 
 

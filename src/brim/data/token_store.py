@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import begins
 from brim.core.columns import Columns, is_columns
 from brim.core.errors import DataError, MismatchError
 from brim.data.sample import Sample
@@ -143,13 +144,6 @@ class TokenStore:
             dataset_hash=dataset_hash,
             tokenizer_hash=self.tokenizer_hash,
         )
-
-
-def begins(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Where each stretch begins when they lie end to end."""
-    starts = np.zeros(len(lengths), np.int64)
-    np.cumsum(lengths[:-1], out=starts[1:])
-    return starts
 
 
 def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> MismatchError:

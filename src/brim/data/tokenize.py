@@ -5,7 +5,6 @@ blocks. Every row must come out as long as the table says: a data set or tokeniz
 """
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import begins
 from brim.core.columns import fill_columns
 from brim.core.errors import DamagedError, DataError, MismatchError, OptionError
+from brim.core.progress import Progress
 from brim.data.lengths import LengthCache
 from brim.data.pool import available_cores, ordered_map
 from brim.data.rows.encode import encode_rows, identity
 from brim.data.rows.format import Layout
 from brim.data.rows.source import Block, Source
-from brim.data.token_store import FORMAT, TokenStore, begins, is_token_store
+from brim.data.token_store import FORMAT, TokenStore, is_token_store
 from brim.data.tokenizer.base import Tokenizer
 
 SMALL = 4 << 20  # bytes that are encoded before a worker process would have started
-
-Progress = Callable[[int, int], None]
-"""Told how many rows of how many are done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LONGEST, OptionError, check_counts
+from brim.core.errors import OptionError
 from brim.core.fill import Fill
+from brim.core.options import LONGEST, check_counts
 
 
 @dataclass(frozen=True)

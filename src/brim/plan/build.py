@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import order_by
+from brim.core.arrays import gather, order_by, round_up
 from brim.core.rng import permutation
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.deal import deal_order
 from brim.plan.edges import optimal_widths
-from brim.plan.epoch import EpochColumns, gather
+from brim.plan.epoch import EpochColumns
 from brim.plan.grouping import group_rows
 from brim.plan.packing import PackingConfig, Rows, pack
-from brim.plan.units import Units, round_up
+from brim.plan.units import Units
 
 
 class BuiltEpoch(NamedTuple):

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from brim.core.errors import OptionError, check_counts, did_you_mean, one_of
+from brim.core.errors import OptionError, did_you_mean
 from brim.core.fingerprint import fingerprint
+from brim.core.options import check_counts, one_of
 from brim.plan.buckets import check_edges
 from brim.plan.packing import PackingConfig
 

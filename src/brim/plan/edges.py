@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.counting import count_values, merge_counts
-from brim.core.errors import check_counts, one_of
+from brim.core.arrays import count_values, merge_counts
+from brim.core.options import check_counts, one_of
 
 try:
     from brim.plan import _kernel as kernel

@@ -12,6 +12,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import gather
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
@@ -79,16 +80,6 @@ class EpochColumns:
             seq_ptr=seq_ptr,
             group=None if self.group is None else picked(self.group),
         )
-
-
-def gather(ptr: NDArray[np.int64], segments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of some segments, one behind the other, and the new boundaries. A negative segment is empty."""
-    if len(ptr) == 1:
-        return np.empty(0, np.int64), np.zeros(len(segments) + 1, np.int64)
-    sizes = np.where(segments >= 0, ptr[segments + 1] - ptr[segments], 0)
-    bounds = np.zeros(len(segments) + 1, np.int64)
-    np.cumsum(sizes, out=bounds[1:])
-    return np.arange(bounds[-1]) + np.repeat(ptr[segments] - bounds[:-1], sizes), bounds
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import order_by
-from brim.core.errors import LengthError, OptionError, one_of
+from brim.core.errors import LengthError, OptionError
 from brim.core.fill import Fill
+from brim.core.options import one_of
 
 try:
     from brim.plan import _kernel as kernel

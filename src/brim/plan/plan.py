@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.display import facts_html
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
-from brim.core.html import facts_html
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.buckets import BucketSpec

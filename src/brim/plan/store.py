@@ -11,7 +11,7 @@ is such a directory too, with that rank's microbatches only.
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from brim.core.atomic import atomic_directory, atomic_file
 from brim.core.columns import Columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import canonical_json, digest_bytes
+from brim.core.progress import Progress
 from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
 from brim.plan.build import BuiltEpoch, build_epoch
@@ -32,9 +33,6 @@ from brim.plan.units import Counts, Units, make_units, whole_samples
 FORMAT = "brim.plan/1"
 EPOCH_FORMAT = "brim.epoch/1"
 INDEX, LENGTHS = "plan.json", "lengths.brim"
-
-Progress = Callable[[int, int], None]
-"""Told how many epochs or ranks of how many are done."""
 
 
 def epoch_file(epoch: int) -> str:

@@ -4,11 +4,11 @@ Here, and only here, a plan decides about samples that are too long. Whatever ha
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import round_up
 from brim.core.errors import LengthError, OptionError
 from brim.data.lengths import LengthCache
 from brim.plan.config import BatchingConfig
@@ -64,10 +64,6 @@ def too_long(table: LengthCache, config: BatchingConfig) -> NDArray[np.int64]:
     if table.axes is not None:  # every axis is rounded up by itself
         long |= round_up(table.axes, config.pad_to_multiple).sum(axis=1, dtype=np.int64) > config.token_budget
     return np.flatnonzero(long)
-
-
-def round_up(values: NDArray[np.integer[Any]], multiple: int) -> NDArray[Any]:
-    return values if multiple == 1 else -(-values // multiple) * multiple
 
 
 def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Counts]:

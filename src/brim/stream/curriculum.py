@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brim.core.errors import DataError, MismatchError, OptionError, check_counts
+from brim.core.errors import DataError, MismatchError, OptionError
+from brim.core.options import check_counts
 from brim.core.rng import raw_bits
 from brim.stream.sample import DIFFICULTIES
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from brim.core.errors import OptionError, check_counts, one_of
+from brim.core.errors import OptionError
+from brim.core.options import check_counts, one_of
 from brim.core.rng import raw_bits
 from brim.envs.puzzle.games import LEVELS, QUICK, game
 from brim.envs.puzzle.policy import EpisodeSpec

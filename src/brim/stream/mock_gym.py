@@ -15,7 +15,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brim.core.errors import DataError, MismatchError, OptionError, check_counts
+from brim.core.errors import DataError, MismatchError, OptionError
+from brim.core.options import check_counts
 from brim.core.rng import permutation, raw_bits
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from brim.batch.batch import Batch
 from brim.batch.collate import collate
+from brim.core.arrays import begins
 from brim.core.columns import Columns, write_columns
 from brim.core.errors import DamagedError, DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.sample import Sample
-from brim.data.token_store import TokenStore, begins
+from brim.data.token_store import TokenStore
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
 from brim.stream.curriculum import Curriculum

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LengthError, OptionError, check_counts
+from brim.core.errors import LengthError, OptionError
+from brim.core.options import check_counts
 from brim.core.rng import raw_bits
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache

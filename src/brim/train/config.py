@@ -5,7 +5,8 @@ import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from brim.core.errors import MismatchError, OptionError, did_you_mean, one_of
+from brim.core.errors import MismatchError, OptionError, did_you_mean
+from brim.core.options import one_of
 from brim.data.rows.format import RowFormat
 from brim.plan.config import BatchingConfig
 

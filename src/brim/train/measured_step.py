@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.batch.collate import collate
-from brim.core.errors import LengthError, OptionError, one_of
+from brim.core.arrays import begins
+from brim.core.errors import LengthError, OptionError
 from brim.core.extras import need
+from brim.core.options import one_of
 from brim.core.rng import raw_bits
-from brim.data.token_store import TokenStore, begins
+from brim.data.token_store import TokenStore
 from brim.plan.distributed import DistributedConfig
 from brim.plan.epoch import MicrobatchSpec
 from brim.train.config import SftConfig

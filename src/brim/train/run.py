@@ -237,7 +237,3 @@ def find_source(config: SftConfig, saved: Saved | None) -> SftConfig:
             raise
         return replace(config, model=str(saved.path / files.MODEL))
     return config
-
-
-def silent(_: str) -> None:
-    """Nobody listens."""

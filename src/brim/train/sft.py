@@ -14,6 +14,7 @@ from brim.batch.torch import PlanLoader, TensorBatch, loader
 from brim.core.errors import DataError, MismatchError
 from brim.core.extras import need
 from brim.core.fill import Fill
+from brim.core.progress import silent
 from brim.data.token_store import TokenStore
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
@@ -25,7 +26,7 @@ from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks
 from brim.train.report import Ends, SftResult, StepReport
-from brim.train.run import Run, find_source, silent
+from brim.train.run import Run, find_source
 
 if TYPE_CHECKING:
     import torch

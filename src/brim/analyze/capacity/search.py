@@ -20,9 +20,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from brim.core.atomic import atomic_file
-from brim.core.drawing import bar
+from brim.core.display import bar, table_html
 from brim.core.errors import BrimError, DamagedError, DataError, OptionError
-from brim.core.html import table_html
 
 FORMAT = "brim.capacity/1"
 ENOUGH = 0.95

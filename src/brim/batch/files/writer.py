@@ -10,7 +10,7 @@ directory ends with the bytes of one that was not. Everything that can be refuse
 
 import fcntl
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,10 @@ from brim.batch.files.npz import UnreadableError, write_batch
 from brim.batch.token_source import check_belongs
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.progress import Progress
 from brim.data.token_store import TokenSource, TokenStore
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
-
-Progress = Callable[[int, int], None]
-"""Told how many batches of how many are there."""
 
 
 class CollateFn(Protocol):

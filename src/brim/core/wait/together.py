@@ -13,7 +13,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from brim.core.errors import BrimError, DataError, OptionError, check_counts
+from brim.core.errors import BrimError, DataError, OptionError
+from brim.core.options import check_counts
 from brim.core.wait.loop import running_loop
 
 KeyT = TypeVar("KeyT", bound=Hashable)

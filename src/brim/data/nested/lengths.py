@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import natural
-from brim.core.errors import LONGEST, DataError, OptionError, did_you_mean
+from brim.core.errors import DataError, OptionError, did_you_mean
+from brim.core.options import LONGEST
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.nested.structure import Structure, outline, sample_id

@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import natural
 from brim.core.atomic import check_target
-from brim.core.errors import DataError, MismatchError, OptionError, check_counts
+from brim.core.errors import DataError, MismatchError, OptionError
 from brim.core.fingerprint import new_hash
+from brim.core.options import check_counts
+from brim.core.progress import Progress
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.nested.structure import ID
@@ -41,7 +43,6 @@ CACHE_BYTES = 256 << 20
 
 SPOTS, SPOT_BYTES = 256, 16 << 10
 
-Progress = Callable[[int, int], None]
 Stamp = tuple[int, int, int]
 """The inode, the size and the time of the last change of a file: what tells it from one that took its place."""
 ListPath = tuple[str, ...]

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import order_by
 from brim.core.atomic import atomic_file
-from brim.core.errors import DamagedError, DataError, OptionError, check_counts
+from brim.core.errors import DamagedError, DataError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
+from brim.core.options import check_counts
 from brim.core.rng import raw_bits
 from brim.envs.darkroom.ppo import Ppo, PpoLearner
 from brim.envs.darkroom.q_learning import QLearner, QLearning

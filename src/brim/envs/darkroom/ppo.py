@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import OptionError, check_counts
+from brim.core.errors import OptionError
+from brim.core.options import check_counts
 from brim.envs.darkroom.q_learning import uniform
 from brim.envs.darkroom.room import ACTIONS, MOVES, Darkroom, DarkroomState, Episode, play
 

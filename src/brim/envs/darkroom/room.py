@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import DataError, OptionError, check_counts
+from brim.core.errors import DataError, OptionError
+from brim.core.options import check_counts
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 MOVES = np.array([[0, 0], [0, -1], [0, 1], [-1, 0], [1, 0]])

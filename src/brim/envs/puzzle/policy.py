@@ -5,7 +5,8 @@ other unless it makes them.
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from brim.core.errors import OptionError, one_of
+from brim.core.errors import OptionError
+from brim.core.options import one_of
 from brim.envs.puzzle.games import LEVELS, game
 
 

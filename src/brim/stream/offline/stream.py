@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.analyze.histogram import LengthHistogram, compute_length_histogram
-from brim.core.errors import DataError, MismatchError, OptionError, check_counts
+from brim.core.errors import DataError, MismatchError, OptionError
+from brim.core.options import check_counts
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import layout_of, open_source

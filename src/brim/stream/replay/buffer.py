@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brim.core.errors import DataError, OptionError, check_counts, one_of
+from brim.core.errors import DataError, OptionError
+from brim.core.options import check_counts, one_of
+from brim.core.rng import Words
 from brim.data.ids import SampleId
 from brim.stream.replay.columns import NONE, SOURCES, Entries, Log
 from brim.stream.replay.config import ReplayBufferConfig
-from brim.stream.replay.draw import ReplayDraw, Words, importance, pick, pick_uniform
+from brim.stream.replay.draw import ReplayDraw, importance, pick, pick_uniform
 from brim.stream.replay.files import ReplayState, load_state, save_state, state_from_dict, state_to_dict
 from brim.stream.replay.slots import Keys, Slots, SlotTable, as_keys
 from brim.stream.replay.snapshot import BufferSnapshot

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LONGEST, DataError
+from brim.core.arrays import ends
+from brim.core.errors import DataError
+from brim.core.options import LONGEST
 from brim.data.ids import SampleId
 from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample
 
@@ -341,11 +343,6 @@ def _gather(source: Column, begin: NDArray[np.int64], lengths: NDArray[np.int32]
         index = np.arange(int(stops[high - 1]) - to) + shifts
         out[to : to + len(index)] = source[index]
         low = high
-
-
-def ends(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Where each stretch ends if they lie end to end."""
-    return np.cumsum(lengths, dtype=np.int64)
 
 
 def objects(values: Iterable[Any]) -> NDArray[np.object_]:

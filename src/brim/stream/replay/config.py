@@ -9,7 +9,8 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brim.core.errors import OptionError, check_counts, did_you_mean, one_of
+from brim.core.errors import OptionError, did_you_mean
+from brim.core.options import check_counts, one_of
 from brim.data.ids import SampleId
 
 Duplicates = Literal["replace", "keep", "error"]

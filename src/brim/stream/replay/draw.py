@@ -5,13 +5,12 @@ replacement that means: one after the other, each in proportion to the weights o
 """
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import order_by
-from brim.core.rng import raw_bits
+from brim.core.rng import Words
 from brim.data.token_store import Spans
 from brim.stream.replay.columns import Entries, gather, read_only
 from brim.stream.replay.sum_tree import SumTree
@@ -27,23 +26,6 @@ Slots = NDArray[np.int64]
 ROUNDS = 6
 """After so many rounds of drawing again what was drawn twice, a few slots must have nearly all the weight."""
 NOTHING = np.empty(0, np.int64)
-
-
-class Words:
-    """An endless row of random 64-bit words, a function of seed and purpose, and the place in it: `position`."""
-
-    def __init__(self, seed: int, purpose: str, position: int = 0) -> None:
-        self._philox: Any = np.random.Philox(key=raw_bits(2, seed=seed, purpose=purpose), counter=position // 4)
-        self._philox.random_raw(position % 4)
-        self.position = position
-
-    def take(self, n: int) -> NDArray[np.uint64]:
-        self.position += n
-        return self._philox.random_raw(n)
-
-    def units(self, n: int) -> NDArray[np.float64]:
-        """Numbers from 0 to 1, without 1."""
-        return np.multiply(self.take(n) >> np.uint64(11), 2.0**-53, dtype=np.float64)
 
 
 class ReplayDraw:
@@ -123,14 +105,14 @@ def pick(tree: SumTree, keys: NDArray[np.int64], size: int, words: Words, n: int
         return pick_uniform(keys, size, words, n, replace=replace)
     if not replace and n * 4 > size:
         return _race(tree.weights, np.flatnonzero(keys > 0), words, n)
-    slots = tree.find(words.units(n) * tree.total)
+    slots = tree.find(words.uniform(n) * tree.total)
     if replace:
         return slots
     slots = distinct(slots)
     for _ in range(ROUNDS):
         if len(slots) == n:
             return slots
-        slots = distinct(np.concatenate([slots, tree.find(words.units(n - len(slots)) * tree.total)]))
+        slots = distinct(np.concatenate([slots, tree.find(words.uniform(n - len(slots)) * tree.total)]))
     return _pick_from_the_rest(tree, keys, size, words, n, slots)
 
 
@@ -142,7 +124,7 @@ def _pick_from_the_rest(tree: SumTree, keys: NDArray[np.int64], size: int, words
         for _ in range(max(ROUNDS, size // (n + 100))):  # a round takes as long as a race of about so many, and gives one slot or more
             if tree.total == 0 or len(taken) == n:
                 break
-            more = distinct(tree.find(words.units(n - len(taken)) * tree.total))
+            more = distinct(tree.find(words.uniform(n - len(taken)) * tree.total))
             taken, weights = np.concatenate([taken, more]), np.concatenate([weights, tree.weights[more]])
             tree.set(more, 0.0)
         if tree.total == 0 or len(taken) == n:
@@ -161,11 +143,11 @@ def pick_uniform(keys: NDArray[np.int64], size: int, words: Words, n: int, *, re
     """
     if n * 4 > size or (replace and size == len(keys)):
         slots = np.flatnonzero(keys > 0) if size < len(keys) else None
-        drawn = (words.units(n) * size).astype(np.int64) if replace else _shuffled(size, words)[:n]
+        drawn = (words.uniform(n) * size).astype(np.int64) if replace else _shuffled(size, words)[:n]
         return drawn if slots is None else slots[drawn]
     taken = first
     while len(taken) < n:
-        drawn = (words.units((n - len(taken)) * (len(keys) // size)) * len(keys)).astype(np.int64)
+        drawn = (words.uniform((n - len(taken)) * (len(keys) // size)) * len(keys)).astype(np.int64)
         if size < len(keys):
             drawn = drawn[keys[drawn] > 0]
         taken = np.concatenate([taken, drawn])

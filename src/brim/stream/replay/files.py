@@ -15,12 +15,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from brim.core.arrays import ends
 from brim.core.atomic import atomic_file
 from brim.core.columns import Columns, is_columns, write_columns
 from brim.core.errors import BrimError, DamagedError, DataError, did_you_mean
 from brim.core.fingerprint import digest_bytes
 from brim.data.ids import SampleId
-from brim.stream.replay.columns import TEXTS, TYPES, Entries, ends, objects
+from brim.stream.replay.columns import TEXTS, TYPES, Entries, objects
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.replay.slots import ReplayCounts
 from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError, OptionError
+from brim.core.rng import Words
 from brim.data.ids import SampleId
 from brim.stream.replay.config import BufferEvictionPolicy, ReplayBufferConfig
-from brim.stream.replay.draw import Words
 
 INITIAL = 1024
 """Initial capacity, in slots and in rows."""
@@ -276,7 +276,7 @@ class SlotTable:
     def _victims(self, n: int) -> Slots:
         """Slots to evict from a full buffer: the oldest, or random ones, which may come more than once."""
         if self.config.eviction_policy is BufferEvictionPolicy.RANDOM:
-            return (self.evictions.units(n) * self.config.max_size).astype(np.int64)
+            return (self.evictions.uniform(n) * self.config.max_size).astype(np.int64)
         if n == 1:
             while self._slot_of[self._oldest] < 0:
                 self._oldest += 1

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import ends
 from brim.core.fingerprint import array_bytes, fingerprint, new_hash
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.token_store import TokenStore
-from brim.stream.replay.columns import CHUNK, Entries, ends, gather, read_only
+from brim.stream.replay.columns import CHUNK, Entries, gather, read_only
 from brim.stream.sample import DIFFICULTIES, SampleSource, StreamSample
 
 Rows = NDArray[np.integer[Any]]

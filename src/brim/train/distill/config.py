@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
-from brim.core.errors import MismatchError, OptionError, check_counts, one_of
+from brim.core.errors import MismatchError, OptionError
+from brim.core.options import check_counts, one_of
 from brim.envs.darkroom.histories import HistoryConfig
 from brim.envs.darkroom.ppo import Ppo
 from brim.envs.darkroom.q_learning import QLearning

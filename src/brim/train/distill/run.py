@@ -28,6 +28,7 @@ from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
+from brim.core.progress import silent
 from brim.core.rng import raw_bits
 from brim.envs.darkroom.histories import Histories, is_histories, split_goals, write_histories
 from brim.train.checkpoint import checkpoint_path, checkpoints, forget_old
@@ -103,7 +104,7 @@ def train_distill(
         DamagedError: A file of the run is damaged, and cannot be made again.
         BrimError: The loss is not finite, or a checkpoint cannot be written.
     """
-    output, say, began = Path(output), on_message or _silent, time.monotonic()
+    output, say, began = Path(output), on_message or silent, time.monotonic()
     with closing(hold_output(output)):
         _begin(output, config, resume=resume)
         with closing(_histories(output / HISTORIES, config, say)) as histories:
@@ -175,7 +176,7 @@ class SeedRun:
         with open(self.folder / LOG, "ab", buffering=0) as log:
             while self.step < self.config.training.steps:
                 self._epoch(log, on_step)
-        self.evaluated = self._evaluate(say or _silent)
+        self.evaluated = self._evaluate(say or silent)
 
     def _epoch(self, log: Any, on_step: Watch | None) -> None:
         """The rest of an epoch, or of the steps."""
@@ -379,7 +380,3 @@ def _logged(path: Path) -> list[tuple[int, bytes]]:
 def _write_json(path: Path, value: Any) -> None:
     with atomic_file(path) as file:
         file.write(json.dumps(value, indent=2).encode() + b"\n")
-
-
-def _silent(_: str) -> None:
-    """Nobody listens."""

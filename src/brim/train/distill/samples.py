@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import OptionError, check_counts
+from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.options import check_counts
 from brim.core.rng import raw_bits
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast, get_origin, get_type_hints
 
-from brim.core.errors import DataError, OptionError, did_you_mean, one_of
+from brim.core.errors import DataError, OptionError, did_you_mean
 from brim.core.extras import need
+from brim.core.options import one_of
 from brim.envs.darkroom.histories import HistoryConfig
 from brim.envs.darkroom.room import Darkroom
 from brim.train.distill.config import ALGORITHMS, RECORDING, DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig

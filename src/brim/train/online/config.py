@@ -4,7 +4,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from brim.core.errors import MismatchError, OptionError, check_counts, did_you_mean, one_of
+from brim.core.errors import MismatchError, OptionError, did_you_mean
+from brim.core.options import check_counts, one_of
 from brim.stream.curriculum import CurriculumConfig
 from brim.stream.gym_config import GymConfig, RewardConfig
 from brim.stream.replay.config import ReplayBufferConfig

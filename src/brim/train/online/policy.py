@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LONGEST, OptionError
+from brim.core.errors import OptionError
 from brim.core.extras import need
+from brim.core.options import LONGEST
 from brim.core.rng import raw_bits
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from brim.batch.torch import PlanLoader, TensorBatch, loader
-from brim.core.errors import LONGEST, BrimError, DataError, LengthError, MismatchError, OptionError
+from brim.core.errors import BrimError, DataError, LengthError, MismatchError, OptionError
 from brim.core.fill import Fill
+from brim.core.options import LONGEST
+from brim.core.progress import silent
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import open_source
@@ -37,7 +39,7 @@ from brim.train.online.rounds import Round, find_server, play_round
 from brim.train.prepare import Bar, left_out, no_bar, step_size
 from brim.train.ranks import Ranks, join_ranks
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
-from brim.train.run import Run, find_source, silent
+from brim.train.run import Run, find_source
 
 BUFFER, WINDOW = "buffer.brim", "window.brim"
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from brim.analyze.strategies import Strategy
-from brim.core.drawing import readable
+from brim.core.display import readable
 
 BAR = 88
 """As wide as the stylesheet makes it."""

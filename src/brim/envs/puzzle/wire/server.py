@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
-from brim.core.errors import MissingExtraError, one_of
+from brim.core.errors import MissingExtraError
+from brim.core.options import one_of
 from brim.envs.puzzle.wire.errors import ConnectionFailed
 
 ServerTransport = Literal["tcp", "telnet", "websocket"]

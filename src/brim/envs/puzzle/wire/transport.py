@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Protocol
 
-from brim.core.errors import MissingExtraError, one_of
+from brim.core.errors import MissingExtraError
 from brim.core.extras import need
+from brim.core.options import one_of
 from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
 from brim.envs.puzzle.wire.lines import IAC, MAX_LINE, EchoFilter, Lines, TelnetFilter
 

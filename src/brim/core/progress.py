@@ -1,0 +1,13 @@
+"""The callbacks by which long work reports how far it is."""
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]
+"""Called with the number of parts done (epochs, rows, batches, ...) and the number of all parts."""
+
+Say = Callable[[str], None]
+"""Called with a sentence for the person who waits."""
+
+
+def silent(*_: object) -> None:
+    """Report to nobody: the callback that is used when none was given. It takes any arguments."""
