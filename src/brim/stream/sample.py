@@ -1,20 +1,25 @@
-"""`StreamSample`: a sample and how it came about: from which stream, in which episode, with what reward.
+"""`StreamSample`: a sample with its origin: its stream, its episode, its reward.
 
-Immutable, like `Sample`, which it becomes when it is trained on. Its timestamp is when it was made; two samples that differ in nothing else
-are equal, and no fingerprint contains it: runs can be repeated, moments cannot.
+A stream sample is immutable, like the `Sample` that it becomes when it is trained on. Its timestamp is when it was
+made; samples that differ in nothing else are equal, and no fingerprint contains it, so runs can be repeated.
+
+It has the methods of a Pydantic model and can be a field of one. Pydantic itself is not required: it is imported only
+when a Pydantic model asks for a schema (`sample_schema.py`).
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError, did_you_mean
+from brim.core.options import one_of
 from brim.data.ids import SampleId
 from brim.data.sample import Sample
 
@@ -53,7 +58,7 @@ class StreamSample:
 
     sample_id: SampleId
     input_ids: NDArray[np.int32]
-    """Lists become arrays, here and below."""
+    """Lists are converted to arrays, here and below."""
     loss_mask: NDArray[np.uint8]
     segment_ids: NDArray[np.int32] | None = None
     dataset_id: str = ""
@@ -68,14 +73,15 @@ class StreamSample:
     difficulty: float | None = None
     """From 0 to 1."""
     success: bool | None = None
-    """Of the episode, or None if nobody knows."""
+    """Whether the episode was solved; None if that is unknown."""
     policy_version: int | None = None
-    """How many optimizer steps the policy that acted had behind it."""
+    """Optimizer steps that the acting policy had been trained for."""
     replay_count: int = 0
     priority: float = 1.0
 
     def __post_init__(self) -> None:
-        """
+        """Check all fields, and convert lists and NumPy scalars.
+
         Raises:
             DataError: The arrays do not fit together, or a number is out of range.
         """
@@ -123,43 +129,92 @@ class StreamSample:
         return self.source is SampleSource.REPLAY
 
     def with_replay(self) -> "StreamSample":
-        """A copy that says it was played again."""
+        """A copy that is marked as replayed once more, now."""
         return replace(self, source=SampleSource.REPLAY, replay_count=self.replay_count + 1, timestamp=time.time())
 
     def to_sample(self) -> Sample:
-        """What is trained on."""
+        """The part of it that is trained on."""
         return Sample(self.sample_id, self.input_ids, self.loss_mask, self.segment_ids)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        """All fields as JSON-like values; `from_dict` is the inverse."""
+        return {name: _plain(getattr(self, name)) for name in FIELDS}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StreamSample":
-        """
+        """The sample that `to_dict` wrote.
+
         Raises:
-            DataError: A field is unknown or missing, or has a value that it cannot have.
+            DataError: A field is unknown or missing, or has an impossible value.
         """
-        known = [field.name for field in fields(cls)]
         for name in values:
-            if name not in known:
-                raise DataError(f"unknown field {name!r} of a stream sample.{did_you_mean(name, known)}")
-        for name in known[:3]:
+            if name not in FIELDS:
+                raise DataError(f"unknown field {name!r} of a stream sample.{did_you_mean(str(name), FIELDS)}")
+        for name in FIELDS[:3]:
             if name not in values:
                 raise DataError(f"a stream sample needs the field {name!r}")
         return cls(**values)
 
+    def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
+        """All fields: arrays and enum members as they are, or JSON-like values with `mode="json"`."""
+        if one_of("mode", mode, ("python", "json")) == "json":
+            return self.to_dict()
+        return {name: getattr(self, name) for name in FIELDS}
+
+    def model_dump_json(self) -> str:
+        """All fields as one JSON object; `model_validate_json` is the inverse."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def model_validate(cls, values: Any) -> "StreamSample":
+        """A sample from a mapping, as by `from_dict`; a sample is returned as it is.
+
+        Raises:
+            DataError: It is neither, or a field is unknown, missing or impossible.
+        """
+        if isinstance(values, StreamSample):
+            return values
+        if not isinstance(values, Mapping):
+            raise DataError(f"a stream sample is made of a mapping of its fields, got a {type(values).__name__}")
+        return cls.from_dict(values)  # pyright: ignore[reportUnknownArgumentType]
+
+    @classmethod
+    def model_validate_json(cls, data: str | bytes) -> "StreamSample":
+        """A sample from a JSON object.
+
+        Raises:
+            DataError: It is not JSON, or not a stream sample.
+        """
+        try:
+            values = json.loads(data)
+        except ValueError as error:
+            raise DataError(f"a stream sample cannot be read from this text, which is not JSON: {error}") from None
+        return cls.model_validate(values)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """How Pydantic validates and serializes a field of this type. Only Pydantic calls it."""
+        from brim.stream.sample_schema import core_schema_of
+
+        return core_schema_of(cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        """The JSON schema of a field of this type. Only Pydantic calls it."""
+        from brim.stream.sample_schema import json_schema_of
+
+        return json_schema_of(cls, handler)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StreamSample):
             return NotImplemented
-        names = [field.name for field in fields(self) if field.name != "timestamp"]
-        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+        return all(_same(getattr(self, name), getattr(other, name)) for name in FIELDS if name != "timestamp")
 
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies are as immutable: arrays that were pickled could be written to."""
-        return (_made_again, (tuple(getattr(self, field.name) for field in fields(self)),))
+        """Unpickle through the constructor, which makes arrays read-only again; NumPy's own pickling does not."""
+        return (_unpickled, (tuple(getattr(self, name) for name in FIELDS),))
 
 
 FIELDS = tuple(field.name for field in fields(StreamSample))
@@ -168,12 +223,12 @@ _SETTERS: tuple[Callable[[StreamSample, Any], None], ...] = tuple(StreamSample._
 """The setters of the slots, which a frozen dataclass hides behind `__setattr__`."""
 
 
-def _made_again(values: tuple[Any, ...]) -> StreamSample:
-    return StreamSample(**{field.name: value for field, value in zip(fields(StreamSample), values, strict=True)})
+def _unpickled(values: tuple[Any, ...]) -> StreamSample:
+    return StreamSample(**dict(zip(FIELDS, values, strict=True)))
 
 
 def _as(kind: type[Any], value: Any) -> Any:
-    """Numbers from arrays become plain ones and integers real ones, if that is what is wanted; others stay, to be refused."""
+    """Convert NumPy scalars to Python's, and integers to floats where a float is wanted; leave the rest to the checks."""
     plain = value.item() if isinstance(value, np.generic) else value
     return float(plain) if kind is float and type(plain) is int else plain
 
