@@ -1,9 +1,13 @@
 """`brim demo`: the pipeline, end to end, on data that comes with brim."""
 
 import shutil
+import signal
 import tempfile
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,19 +25,32 @@ from brim.plan.verify import verify_plan
 WORLD_SIZE = 8
 TRAIN_BUDGET = 2048
 RANDOM = 8
+RANDOM_SHARE = 0.4
+"""The part of the training time that random batches may take, for a comparison."""
+SECONDS_BETWEEN_LINES = 3.0
 
 
 @click.command()
 @click.option("-n", "--num-samples", "count", type=int, default=5000, show_default=True, help="How many samples.")
 @click.option("-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch.")
-@click.option("--steps", type=int, default=300, show_default=True, help="How many steps to train; 0 for none.")
+@click.option("--steps", type=click.IntRange(min=0), default=300, show_default=True, help="Training steps; 0 leaves training out.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=40,
+    show_default=True,
+    help="Upper limit of the training time. Training that takes longer stops with a checkpoint.",
+)
 @click.option("-o", "--output", metavar="DIR", help="Keep what it writes here.  [default: a temporary directory]")
 @click.option(
     "--report", metavar="FILE", help="Where the report about the plan goes.  [default: brim-demo.html, or report.html in --output]"
 )
 @click.pass_context
-def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | None, report: str | None) -> None:
-    """Run the whole pipeline on bundled data: sample data, lengths, a plan, its shards, a model trained by it, and a report to look at.
+def demo(ctx: click.Context, count: int, budget: int, steps: int, seconds: float, output: str | None, report: str | None) -> None:
+    """Run the whole pipeline on bundled data, in about a minute.
+
+    Writes sample data, measures it, plans its batches, checks the plan, deals it to eight ranks, trains a small model by
+    it, and writes a report to look at in a browser.
 
     \b
     Examples:
@@ -47,13 +64,13 @@ def demo(ctx: click.Context, count: int, budget: int, steps: int, output: str | 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(output or scratch)
         shown = folder if output else Path("DIR")
-        held = _run(folder, shown, count, budget) and (not steps or _train(folder, shown, steps))
+        held = _run(folder, shown, count, budget) and (not steps or _train(folder, shown, steps, seconds))
         _report(folder, shown, Path(report) if report else (folder / "report.html" if output else Path("brim-demo.html")))
     ctx.exit(0 if held else 1)
 
 
 def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
-    """`shown` is what the folder is called in what is printed."""
+    """Make data, lengths and a plan, and check the plan. In what is printed the folder is called `shown`."""
     click.echo(f"$ brim sample-data -n {count} -o {shown / 'train.jsonl'}")
     write_sample_data(folder / "train.jsonl", count)
     click.echo(f"$ brim lengths build -d {shown / 'train.jsonl'} -t byte -o {shown / 'lengths.brim'}")
@@ -63,7 +80,8 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
     tokens = int(table.lengths.sum(dtype="int64"))
     click.echo(f"  {len(table):,} samples, {tokens:,} tokens, the longest has {int(table.lengths.max()):,}")
 
-    click.echo(f"$ brim plan build -l {shown / 'lengths.brim'} -b {budget} -e 2 --pack --overflow split -o {shown / 'plan'}")
+    options = f"-b {budget} -e 2 --pack --overflow split"
+    click.echo(f"$ brim plan build -l {shown / 'lengths.brim'} {options} \\\n    -o {shown / 'plan'}")
     width = min(2048, budget)
     config = BatchingConfig(token_budget=budget, packing=PackingConfig(max_length=width, pad_to_max=False), overflow="split")
     BatchPlan.build(table, config, num_epochs=2).save(folder / "plan")
@@ -97,27 +115,28 @@ def _report(folder: Path, shown: Path, page: Path) -> None:
     click.echo(f"  to look at in a browser: {page.resolve()}")
 
 
-def _train(folder: Path, shown: Path, steps: int) -> bool:
-    """Train the built-in model on random batches and on packed ones. Whether the loss went down."""
+def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
+    """Train the built-in model on random batches and on packed ones. Return whether the loss went down."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         click.echo("\nTraining is left out: it needs torch and transformers; run: pip install 'brim[train]'")
         return True
+    click.echo(f"\nTraining takes at most {seconds:.0f} seconds. Loading torch.")
     from brim.cli.train.sft import training_progress
     from brim.train.config import SftConfig
     from brim.train.sft import SftResult, train_sft
 
     lengths = LengthCache.load(folder / "lengths.brim").lengths
-    width, tokens = int(lengths.max()), int(lengths.sum(dtype="int64"))
-    ways = {
-        f"random batches of {RANDOM}": BatchingConfig(token_budget=RANDOM * width, max_sequences=RANDOM, window=RANDOM),
-        f"packed into {TRAIN_BUDGET}": BatchingConfig(
-            token_budget=TRAIN_BUDGET, packing=PackingConfig(max_length=TRAIN_BUDGET, pad_to_max=False), overflow="split"
-        ),
-    }
-    options = f"-b {TRAIN_BUDGET} --pack --overflow split --max-steps {steps}"
-    click.echo(f"\n$ brim train sft --model tiny --data {shown / 'train.jsonl'} {options}")
+    width = int(lengths.max())
+    tokens = int(lengths.sum(dtype="int64"))
+    random = BatchingConfig(token_budget=RANDOM * width, max_sequences=RANDOM, window=RANDOM)
+    packing = PackingConfig(max_length=TRAIN_BUDGET, pad_to_max=False)
+    packed = BatchingConfig(token_budget=TRAIN_BUDGET, packing=packing, overflow="split")
+    ways = [
+        (f"random batches of {RANDOM}", random, max(steps // 10, 1), seconds * RANDOM_SHARE),
+        (f"packed into {TRAIN_BUDGET}", packed, steps, seconds * (1 - RANDOM_SHARE)),
+    ]
     results: dict[str, SftResult] = {}
-    for (name, batching), many in zip(ways.items(), (max(steps // 10, 1), steps), strict=True):
+    for name, batching, many, limit in ways:
         output = folder / name.replace(" ", "-")
         shutil.rmtree(output, ignore_errors=True)  # of an earlier demo
         config = SftConfig(
@@ -130,32 +149,67 @@ def _train(folder: Path, shown: Path, steps: int) -> bool:
             save_every=None,
             tensorboard=False,
         )
-        with training_progress(quiet=False, every=max(steps // 5, 1)) as on_step:
-            results[name] = train_sft(config, on_step=on_step)
-    last = list(results.values())[-1]
-    click.echo(f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.steps} steps")
-    click.echo(f"  the model is in {shown / last.model.relative_to(folder)}")
-    before = next(iter(results.values())).tokens_per_second
+        if batching is packed:
+            options = f"-b {TRAIN_BUDGET} --pack --overflow split --max-steps {steps}"
+            click.echo(f"$ brim train sft --model tiny --data {shown / 'train.jsonl'} \\\n    {options}")
+        click.echo(f"  {name}: tokenizing, then up to {many} steps or {limit:.0f} seconds")
+        with training_progress(quiet=False, every=1) as show:
+            results[name] = train_sft(config, on_step=_within(limit, show))
+    return _compare(results, folder, shown)
+
+
+def _within(seconds: float, show: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Show a step now and then, and stop a run after so many seconds.
+
+    The run is stopped as a cluster's scheduler would stop it, by SIGTERM: it ends after its next step, with a checkpoint.
+    """
+    began = time.monotonic()
+    shown = 0.0
+    stopping = False
+
+    def on_step(report: Any) -> None:
+        nonlocal shown, stopping
+        now = time.monotonic()
+        if now - shown >= SECONDS_BETWEEN_LINES or report.step == report.steps:
+            show(report)
+            shown = now
+        if now - began > seconds and not stopping and report.step < report.steps - 1:
+            stopping = True
+            signal.raise_signal(signal.SIGTERM)
+
+    return on_step
+
+
+def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
+    """Print how the runs went. Return whether the loss of the last one went down."""
+    first, *_, last = results.values()
+    place = shown / last.model.relative_to(folder)
+    click.echo(f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.taken} steps")
+    if last.stopped:
+        click.echo(f"  the time was up after {last.taken} of {last.steps} steps; the checkpoint is in\n  {place}")
+    else:
+        click.echo(f"  the model is in {place}")
     click.echo("\nTraining before and after:")
     show_table(
-        ["batching", "padding", "tokens/s without padding", "of before", "steps", "seconds"],
+        ["batching", "padding", "tokens/s", "of before", "steps", "seconds"],
         [
             [
                 name,
                 f"{one.fill.waste:.1%}",
                 round(one.tokens_per_second),
-                f"{one.tokens_per_second / before:.1f}x",
-                one.steps,
+                f"{one.tokens_per_second / first.tokens_per_second:.1f}x",
+                one.taken,
                 round(one.seconds),
             ]
             for name, one in results.items()
         ],
     )
+    click.echo("tokens/s counts tokens without padding")
     return last.first_loss is not None and last.last_loss is not None and last.last_loss < last.first_loss
 
 
 def _deal(plan: BatchPlan) -> tuple[bool, bool]:
-    """Whether every sample is seen once in each epoch, and whether all ranks take equally many microbatches."""
+    """Check that every sample is seen once in each epoch, and that all ranks take equally many microbatches."""
     once = equal = True
     for epoch in range(plan.num_epochs):
         views = [plan.shard(rank, WORLD_SIZE).get_epoch(epoch) for rank in range(WORLD_SIZE)]
