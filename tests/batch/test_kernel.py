@@ -89,10 +89,10 @@ def test_the_kernel_fills_every_slot():
         {"width": 0},
         {"width": -4},
         {"kind": "d"},
-        {"tokens": np.empty((2, 4), np.int64)},  # one is wide, the others are not
-        {"labels": np.empty((2, 3), np.int32)},
-        {"segment_ids": np.empty((2, 4), np.int16)},
-        {"loss_mask": np.empty((1, 4), np.uint8)},
+        {"tokens": np.zeros((2, 4), np.int64)},  # one is wide, the others are not
+        {"labels": np.zeros((2, 3), np.int32)},
+        {"segment_ids": np.zeros((2, 4), np.int16)},
+        {"loss_mask": np.zeros((1, 4), np.uint8)},
     ],
     ids=str,
 )

@@ -4,15 +4,10 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import settings
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from brim.data.rows import jsonl
 from brim.data.synthetic import write_sample_data
-
-# No test here is about time: a loaded machine must not fail one.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 CHATML = (
     "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"

@@ -3,14 +3,14 @@ import pytest
 from brim.data.synthetic import write_sample_data
 from brim.data.tokenizer.base import ByteTokenizer
 from brim.plan.config import BatchingConfig
-from brim.train.config import SftConfig
-from brim.train.model import save_tokenizer
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
     """A directory with a Llama of twenty thousand weights, and some data."""
     from transformers import LlamaConfig, LlamaForCausalLM
+
+    from brim.train.model import save_tokenizer
 
     folder = tmp_path_factory.mktemp("small")
     shape = LlamaConfig(
@@ -35,6 +35,7 @@ def small(tmp_path_factory):
 @pytest.fixture
 def options(small, tmp_path):
     """Options of a short run; keywords change them."""
+    from brim.train.config import SftConfig
 
     def make(name="run", **changes):
         values = {

@@ -21,6 +21,7 @@ class BucketSampler(PlanBatchSampler):
     samplers run in the process of the loader, so batches and their order do not depend on how many there are.
 
     Example:
+        >>> import numpy as np
         >>> data = [{"stages": [np.zeros(3)] * depth} for depth in (0, 1, 1, 2)]
         >>> sorted(BucketSampler(data, batch_size=2))
         [[0], [1, 2], [3]]

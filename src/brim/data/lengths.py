@@ -43,7 +43,7 @@ class LengthCache:
 
     Example:
         >>> cache = LengthCache.from_lengths({"a": 5, "b": 3})
-        >>> cache["b"], len(cache), cache.lengths.sum()
+        >>> cache["b"], len(cache), int(cache.lengths.sum())
         (3, 2, 8)
     """
 

@@ -110,7 +110,7 @@ class RollingBatchPlanWindow:
     """The window that is being trained on, and the means to build the next one.
 
     Example:
-        >>> from brim.stream.sample import StreamSample
+        >>> from brim import BatchingConfig, StreamSample
         >>> buffer = ReplayBuffer(max_size=100)
         >>> for number in range(20):
         ...     _ = buffer.add(StreamSample(sample_id=number, input_ids=[1] * (number + 1), loss_mask=[1] * (number + 1)))
