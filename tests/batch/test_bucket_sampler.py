@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from brim import BucketSampler, MismatchError, OptionError, collate_compressed_batch
-from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.open import open_nested, write_nested
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata calls it

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from brim import BatchPlan, BucketSampler, LengthCache
 from brim.cli import HELP, TREE
 from brim.cli.app import Group
-from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.open import open_nested, write_nested
 
 
 def brim(line, *, status=0):

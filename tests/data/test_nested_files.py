@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.nested import assert_holds, normal, same, some_samples, write_groups
 
 from brim.core.errors import BrimError, DamagedError, DataError, MismatchError
-from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.open import open_nested, write_nested
 from brim.data.nested.structure import ID
 
 NAMES = ("a.h5", "shards", "groups.h5", "a.parquet", "files")

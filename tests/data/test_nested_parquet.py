@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.nested import assert_holds
 
 from brim.core.errors import DataError
-from brim.data.nested.source import open_nested
+from brim.data.nested.open import open_nested
 from brim.data.nested.structure import ID
 
 NUMBERS = {"int32": pa.int32(), "float64": pa.float64(), "uint8": pa.uint8(), "bool": pa.bool_(), "float16": pa.float16()}

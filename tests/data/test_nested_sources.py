@@ -15,7 +15,7 @@ from support.nested import TARGETS, assert_holds, nested_samples, normal, same, 
 from brim.core.errors import DataError
 from brim.data.nested import hdf5 as nested_hdf5
 from brim.data.nested import npz as nested_npz
-from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.open import open_nested, write_nested
 from brim.data.nested.structure import ID
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.nested import TARGETS, assert_holds, some_samples
 
 from brim.core.errors import DataError, OptionError
-from brim.data.nested.source import open_nested, write_nested
+from brim.data.nested.open import open_nested, write_nested
 from brim.data.nested.structure import ID
 
 
@@ -36,7 +36,7 @@ def test_an_error_leaves_what_was_there(kind, error, tmp_path):
 ENDLESS = """
 import itertools, signal, sys, numpy as np
 from brim.data.nested import hdf5 as nested_hdf5
-from brim.data.nested.source import write_nested
+from brim.data.nested.open import write_nested
 signal.signal(signal.SIGINT, signal.default_int_handler)
 nested_hdf5.BUFFER_BYTES = 100_000
 def samples():
@@ -97,7 +97,7 @@ def test_an_interrupt_between_opening_and_closing_a_member_is_an_interrupt(name,
 def test_a_disk_that_is_full_is_one_line(tmp_path):
     program = (
         "import resource, signal, sys, numpy as np\n"
-        "from brim.data.nested.source import write_nested\n"
+        "from brim.data.nested.open import write_nested\n"
         "from brim.core.errors import OptionError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"

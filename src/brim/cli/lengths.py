@@ -13,7 +13,7 @@ from brim.core.atomic import check_target
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths, check_output
 from brim.data.nested.lengths import charge_axes
-from brim.data.nested.source import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
+from brim.data.nested.open import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 from brim.data.rows.format import RowFormat
 
 cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")

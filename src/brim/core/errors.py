@@ -43,6 +43,11 @@ class MissingExtraError(BrimError, ImportError):
     """An optional dependency is not installed."""
 
 
+def unreadable(path: object, what: str, error: Exception) -> DataError:
+    """The error for a file that another library cannot read as `what`, with that library's reason in one line."""
+    return DataError(f"{path} cannot be read as {what} ({' '.join(str(error).split())[:200]}); write it again")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a sentence to append to an error message, such as ' Did you mean "response"?', or an empty string."""
     close = get_close_matches(word, list(known), n=1)

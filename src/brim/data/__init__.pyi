@@ -4,9 +4,9 @@ from brim.data.lengths import LengthEntry as LengthEntry
 from brim.data.measure import build_lengths as build_lengths
 from brim.data.nested.lengths import axes_by_name as axes_by_name
 from brim.data.nested.lengths import measure_structures as measure_structures
+from brim.data.nested.open import open_nested as open_nested
+from brim.data.nested.open import write_nested as write_nested
 from brim.data.nested.source import NestedSource as NestedSource
-from brim.data.nested.source import open_nested as open_nested
-from brim.data.nested.source import write_nested as write_nested
 from brim.data.nested.structure import Structure as Structure
 from brim.data.nested.structure import structure_of as structure_of
 from brim.data.rows.format import RowFormat as RowFormat

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.errors import DataError
 from brim.core.rng import raw_bits
 
 SampleId = str | int
@@ -137,3 +138,21 @@ def _hashes(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint
         hashes[first:last] = sums[ends[first:last] - a] - sums[starts[first:last] - a]
         first = last
     return hashes
+
+
+def stored_id(value: Any, where: str) -> SampleId:
+    """The id that a file has for a sample.
+
+    Raises:
+        DataError: It is neither text nor an integer. `where` names the file.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool) or not isinstance(plain, str | bytes | int):
+        what = repr(plain) if isinstance(plain, bool | float) else f"of type {type(plain).__name__}"
+        raise DataError(f"{where}: the id of a sample is {what}; an id is a string or an integer")
+    try:
+        id = plain.decode() if isinstance(plain, bytes) else plain
+        str(id).encode()
+    except UnicodeError:
+        raise DataError(f"{where}: the id {plain!r} is not text in UTF-8; give the sample another") from None
+    return id

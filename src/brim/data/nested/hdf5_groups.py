@@ -17,8 +17,7 @@ import numpy as np
 from brim.core.arrays import natural
 from brim.core.errors import DataError
 from brim.core.extras import need
-from brim.data.nested.source import ListPath, is_numbered, stand_in
-from brim.data.nested.structure import ID, PINNED
+from brim.data.nested.structure import ID, PINNED, ListPath, is_numbered, stand_in
 
 DEEPEST = 50
 """Groups in groups; deeper means that a link leads back up."""

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from brim.core.atomic import atomic_directory, atomic_file
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.fingerprint import canonical_json, new_hash
-from brim.data.ids import Ids, SampleId
+from brim.data.ids import Ids, SampleId, stored_id
 from brim.data.lengths import LengthCache
 from brim.data.nested.columns import FORMAT, Arrays, FlatBuffer, FlatSamples, Tally, samples_fingerprint
-from brim.data.nested.source import NestedSource, Recent, changed, gone, interrupts_held, stand_in, stored_id, with_lists
-from brim.data.nested.structure import ID, PINNED, outline
+from brim.data.nested.files import Recent, changed, gone, interrupts_held
+from brim.data.nested.source import NestedSource
+from brim.data.nested.structure import ID, PINNED, outline, stand_in, with_lists
 
 SHARD_SAMPLES = 1000
 SHARD = re.compile(r"shard-\d{5,}\.npz")

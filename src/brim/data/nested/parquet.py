@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import DataError, did_you_mean
+from brim.core.errors import DataError, did_you_mean, unreadable
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.nested.arrow import StructColumn
 from brim.data.nested.columns import Tally
-from brim.data.nested.source import NestedSource, Recent, Stamp, changed, gone, spot_digest, stamp
+from brim.data.nested.files import Recent, Stamp, changed, gone, spot_digest, stamp
+from brim.data.nested.source import NestedSource
 from brim.data.nested.structure import ID, Structure
-from brim.data.rows.table import unreadable
 
 
 class NestedParquetSource(NestedSource):

@@ -9,7 +9,7 @@ different structures, so ragged data is kept in arrays, not in lists.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -34,6 +34,9 @@ SHORT = 60
 Node = tuple[Any, ...]
 """("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes behind the first), ("scalar", dtype), ("text",), ("bytes",)
 or ("is", value)."""
+
+ListPath = tuple[str, ...]
+"""Where in a sample a list is: keys, and "" for any place in a list."""
 
 
 class Outline(NamedTuple):
@@ -279,3 +282,23 @@ def _difference(first: Node, second: Node, path: str) -> str:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in cast(list[Any], value)) if isinstance(value, list) else value
+
+
+def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: False, path: ListPath = ()) -> Any:
+    """The same, with lists for all dicts but the outermost whose keys are exactly 0 .. n - 1. `is_list` decides what an empty one is."""
+    if not isinstance(tree, dict):
+        return tree
+    found = cast(dict[str, Any], tree)
+    if path and is_numbered(found) and (found or is_list(path)):
+        return [with_lists(found[str(number)], is_list, (*path, "")) for number in range(len(found))]
+    return {key: with_lists(value, is_list, (*path, key)) for key, value in found.items()}
+
+
+def is_numbered(names: Collection[str]) -> bool:
+    """Whether the names are exactly 0 .. n - 1, in any order."""
+    return all(str(number) in names for number in range(len(names)))
+
+
+def stand_in(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array of this shape that takes no memory: it has a structure and lengths, and zeros for data."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -4,8 +4,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from brim.core.errors import unreadable
 from brim.core.extras import need
-from brim.data.rows.table import TableSource, unreadable
+from brim.data.rows.table import TableSource
 
 
 class DatasetSource(TableSource):

@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from brim.core.errors import DataError
 from brim.core.fingerprint import new_hash
 from brim.data.rows.source import Block, Rows
 
@@ -77,7 +76,3 @@ class TableSource(ABC):
 def _plain(value: Any) -> Any:
     """What JSON has no word for: bytes, decimals, images."""
     return value.hex() if isinstance(value, bytes) else repr(value)
-
-
-def unreadable(path: Path, what: str, error: Exception) -> DataError:
-    return DataError(f"{path} cannot be read as {what} ({' '.join(str(error).split())[:200]}); write it again")
