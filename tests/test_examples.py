@@ -1,4 +1,4 @@
-"""The examples run as a newcomer runs them: as processes of their own, from another directory, with nothing but what they print."""
+"""The examples run as a newcomer runs them: each in its own process, from another directory, and print what they show."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+BATCHING = EXAMPLES / "batching"
 
 FACTS = {
     "01_basic_batching.py": [
@@ -121,7 +122,7 @@ FACTS = {
 
 
 def run(name: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", *options, str(EXAMPLES / name)]
+    command = [sys.executable, "-W", "error", *options, str(BATCHING / name)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -140,7 +141,37 @@ def test_an_example_prints_the_same_every_time(name, tmp_path):
 
 
 def test_every_example_is_run_here_and_listed_in_the_table():
-    names = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    names = sorted(path.name for path in BATCHING.glob("*.py"))
     assert names == sorted(FACTS)
     table = (EXAMPLES / "README.md").read_text()
-    assert [name for name in names if f"`{name}`" not in table] == []
+    assert [name for name in names if f"`batching/{name}`" not in table] == []
+    assert "`compressed_ad/train.py`" in table
+
+
+SHORT = """
+algorithm: {episodes: 8, keep_every: 1, repeats: 2}
+data: {samples: 600}
+evaluation: {episodes: 3, lanes: 2}
+"""
+
+
+def test_the_training_script_shows_its_buckets_trains_and_resumes(tmp_path):
+    """The line of its docstring, with one more file and options that make it short."""
+    (tmp_path / "short.yaml").write_text(SHORT)
+    files = ["algorithm/ppo_base.yaml", "env/darkroom.yaml", "model/ad_compressed_dr.yaml"]
+    line = [*(f"config/{file}" for file in files), str(tmp_path / "short.yaml"), "--seeds", "0", "--steps", "2"]
+    folder = EXAMPLES / "compressed_ad"
+    assert [file for file in files if not (folder / "config" / file).is_file()] == []
+    command = [sys.executable, "-W", "error", "train.py", *line, "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for depth in range(4):
+        assert f"bucket {depth}: " in done.stdout
+        assert f"Batch compression depth: {depth}" in done.stdout
+    assert "Stage 2 shape: (" in done.stdout
+    assert "step 1/2: loss " in done.stdout
+    assert "seed 0: return " in done.stdout
+    again = subprocess.run([*command, "--resume"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "step 1/2" not in again.stdout, "it was trained before"
+    assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]

@@ -159,6 +159,20 @@ def test_a_state_counts_what_came_out_of_a_plain_loader_wherever_its_workers_are
     assert loader.batch_sampler.state_dict(done=done) == loader.batch_sampler.state_dict()  # the third epoch comes next
 
 
+def test_buckets_are_the_rows_of_each_compression_depth(path):
+    naive = {depth: [row for row, sample in enumerate(histories()) if sample["compression_depth"] == depth] for depth in range(4)}
+    sampler = BucketSampler(open_nested(path), batch_size=8)
+    assert sampler.buckets == naive
+    assert all(set(rows) <= set(bucket) for rows in sampler for bucket in naive.values() if rows[0] in bucket)
+
+
+def test_buckets_of_structures_without_a_number_have_their_names():
+    samples = [{"x": np.zeros(3)}, {"y": np.zeros(2)}, {"x": np.zeros(1)}]
+    sampler = BucketSampler(samples, batch_size=2)
+    assert list(sampler.buckets.values()) == [[0, 2], [1]]
+    assert list(sampler.buckets) == list(sampler.plan.table.group_names)
+
+
 def test_a_state_of_more_batches_than_there_are_is_refused(path):
     sampler = BucketSampler(open_nested(path), token_budget=BUDGET)
     assert sampler.state_dict(done=0) == sampler.state_dict()

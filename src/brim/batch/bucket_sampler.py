@@ -1,7 +1,14 @@
-"""`BucketSampler`: batches of nested samples of one structure. A thin face of the planner."""
+"""`BucketSampler`: batches of nested samples that all have the same structure.
 
+The sampler only translates its options and measures the data set: the batches are those of a `BatchPlan`.
+"""
+
+import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from brim.batch.follow import PlanBatchSampler
 from brim.core.errors import OptionError
@@ -11,19 +18,26 @@ from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan
 
 ENDLESS = 2**31
-"""More epochs than anyone trains; they are planned when they are reached."""
+"""The default number of epochs, more than anyone trains. An epoch is planned when it is reached."""
+
+NUMBERED = re.compile(r"([^=,]+)=(\d+)")
+"""The name of a structure that is known by one number, such as compression_depth=2."""
 
 
 class BucketSampler(PlanBatchSampler):
-    """Gives lists of row numbers, all of one structure, alike in length; every sample once an epoch, over all ranks.
+    """A batch sampler: lists of row numbers of samples that have one structure and similar lengths.
 
-    Iterating gives one epoch, the next iteration the next one. Hand it to a `DataLoader` as `batch_sampler`, with any number of workers:
-    samplers run in the process of the loader, so batches and their order do not depend on how many there are.
+    Every sample comes once an epoch, over all ranks. Iterating gives one epoch, the next iteration the next one. Pass it
+    to a `DataLoader` as `batch_sampler`, with any number of workers: samplers run in the process of the loader, so
+    batches and their order do not depend on the number of workers.
 
     Example:
         >>> import numpy as np
         >>> data = [{"stages": [np.zeros(3)] * depth} for depth in (0, 1, 1, 2)]
-        >>> sorted(BucketSampler(data, batch_size=2))
+        >>> sampler = BucketSampler(data, batch_size=2)
+        >>> sampler.buckets
+        {0: [0], 1: [1, 2], 2: [3]}
+        >>> sorted(list(rows) for rows in sampler)
         [[0], [1, 2], [3]]
     """
 
@@ -45,14 +59,15 @@ class BucketSampler(PlanBatchSampler):
         world_size: int | None = None,
         num_epochs: int = ENDLESS,
     ) -> None:
-        """At most `batch_size` samples in a batch, or at most `token_budget` steps along all ragged axes, padding included, or both.
+        """Measure the data set and plan batches of at most `batch_size` samples, or of at most `token_budget` steps, or both.
 
-        Where a step along one axis costs more than along another, `axis_costs` says how many it counts for: {"context": 3}. Axes are named
-        by their paths (`plan.table.source["structures"]`, or `brim plan info --json`), and a path stands for everything below it.
+        A `token_budget` counts the steps along all ragged axes, padding included. Where a step along one axis costs more
+        than along another, `axis_costs` says how many steps it counts for: {"context": 3}. Axes are named by their paths
+        (`plan.table.source["structures"]`, or `brim plan info --json`), and a path includes everything below it.
 
-        The data set is gone through once to measure it, unless it has a `table` (`measure_structures`). Rank and world
-        size are the launcher's unless given. Without `shuffle`, batches hold neighbours of one structure in the order of the data. Tell the
-        collate function of `pad_to_multiple` too.
+        The data set is read once to measure it, unless it has a `table` (`measure_structures`). Rank and world size are
+        those of the launcher unless given. Without `shuffle`, a batch holds neighbouring samples of one structure, in the
+        order of the data. Pass `pad_to_multiple` to the collate function too.
 
         Raises:
             OptionError: Neither `batch_size` nor `token_budget` is given.
@@ -80,3 +95,23 @@ class BucketSampler(PlanBatchSampler):
             table = charge_axes(table, axis_costs, pad_to_multiple=pad_to_multiple)
         plan = BatchPlan.build(table, config, num_epochs=num_epochs)
         super().__init__(plan, rank=rank, world_size=world_size)
+
+    @cached_property
+    def buckets(self) -> dict[int | str, list[int]]:
+        """The row numbers of all samples, by structure, in the order of the data.
+
+        The key is the number that tells the structures apart, such as the compression depth. Structures that no single
+        number tells apart have their names as keys (`plan.table.group_names`).
+        """
+        table = self.plan.table
+        assert table.groups is not None  # every table of nested samples has them
+        by_group = [np.flatnonzero(table.groups == group).tolist() for group in range(len(table.group_names))]
+        return dict(zip(_keys(table.group_names), by_group, strict=True))
+
+
+def _keys(names: tuple[str, ...]) -> list[int] | list[str]:
+    """Return the numbers in the names of structures if the names differ in nothing else, and the names otherwise."""
+    found = [match for name in names if (match := NUMBERED.fullmatch(name))]
+    if len(found) < len(names) or len({match[1] for match in found}) > 1:
+        return list(names)
+    return [int(match[2]) for match in found]
