@@ -79,8 +79,8 @@ def test_a_server_that_stops_answering_is_exit_status_one(tmp_path):
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        line = f"brim gym run -t byte --host 127.0.0.1 --port {port} --timeout 0.2 --retries 0 -n 3 --json"
-        facts = json.loads(run(line, tmp_path, status=1).stdout)
+        line = f"brim gym run -t byte --host 127.0.0.1 --port {port} --retries 0 -n 3 --json"
+        facts = json.loads(run(line + " --timeout 0.2", tmp_path, status=1).stdout)
         assert facts["by_status"] == {"error": 3}
         assert facts["errors"] == {"ServerTimeout": 3}
         facts = json.loads(run(line + " --timeout 9 --episode-timeout 0.2", tmp_path, status=1).stdout)

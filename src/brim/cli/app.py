@@ -1,7 +1,9 @@
-"""Trees of commands that are loaded when they are called, and errors that are one line."""
+"""Trees of commands that are loaded when they are called, options that are given once, and errors of one line."""
 
 import io
+import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NoReturn
@@ -37,12 +39,33 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in self._tree:
             ctx.fail(f"no such command: {args[0]}.{did_you_mean(args[0], self._tree)}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, Group):
+            _refuse_repeated(command.context_class(command, ctx, name, **command.context_settings), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, second if isinstance(second, str) else first) for name, (first, second) in self._tree.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _refuse_repeated(ctx: click.Context, args: list[str]) -> None:
+    """Refuse an option that takes one value and is given twice: click would keep the last one and lose the others.
+
+    Raises:
+        click.UsageError: An option is repeated that does not allow it.
+    """
+    _, _, given = ctx.command.make_parser(ctx).parse_args(list(args))
+    for option, times in Counter(given).items():
+        if isinstance(option, click.Option) and times > 1 and not _may_repeat(option):
+            names = "/".join(option.opts)
+            raise click.UsageError(f"{names} is given {times} times, but it takes one value; give it once", ctx)
+
+
+def _may_repeat(option: click.Option) -> bool:
+    """A list of values may be repeated, and a plain flag says the same the second time; --x after --no-x does not."""
+    return option.multiple or option.count or (option.is_flag and not option.secondary_opts)
 
 
 def run(name: str, help: str, tree: Tree) -> NoReturn:
@@ -66,8 +89,8 @@ def _outcome(app: click.Command, name: str) -> int:
     except BrimError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return 2
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of stdout, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails again when it flushes at exit
         return 0
     except OSError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)

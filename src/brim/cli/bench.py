@@ -9,11 +9,11 @@ import click
 from rich.console import Console
 
 from brim.analyze.capacity.attempts import Attempts
-from brim.analyze.capacity.plot import check_plot, save_plot
+from brim.analyze.capacity.plot import MARKS, check_plot, save_plot
 from brim.analyze.capacity.search import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
 from brim.cli.options import attention_option
+from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
-from brim.core.atomic import check_target
 from brim.core.errors import OptionError
 from brim.data.lengths import LengthCache
 from brim.train.config import SftConfig
@@ -66,9 +66,10 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the tokens and lengths that are drawn.")
 @click.option("-o", "--output", metavar="FILE", help="Also write the measurement here, as JSON.")
 @click.option("--plot", metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
+@force_option
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
-def batch_size(output: str | None, plot: str | None, quiet: bool, as_json: bool, **options: Any) -> None:
+def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
     """Find the largest token budget a model takes here, and how fast every budget is.
 
     Takes real training steps, forward, backward and optimizer, in a process of its own that may run out of memory: doubles the budget
@@ -83,7 +84,7 @@ def batch_size(output: str | None, plot: str | None, quiet: bool, as_json: bool,
 
     Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
     """
-    _check_files(output, plot)
+    _check_files(output, plot, force)
     trial = _trial(options)
     multiple = MULTIPLE if trial.layout == "packed" else trial.length
     search = Search(unit="tokens", multiple=multiple, **{name: options[name] for name in ("start", "most", "resolution")})
@@ -102,13 +103,13 @@ def batch_size(output: str | None, plot: str | None, quiet: bool, as_json: bool,
         show_json(capacity.to_dict()) if as_json else _show(capacity)
 
 
-def _check_files(output: str | None, plot: str | None) -> None:
-    """What can be seen to be wrong with them is said before anything is measured."""
+def _check_files(output: str | None, plot: str | None, force: bool) -> None:
+    """Refuse outputs that cannot or must not be written, before anything is measured."""
     if plot is not None:
         check_plot(plot)
-    for path in (output, plot):
-        if path is not None:
-            check_target(path)
+        check_output(plot, force=force, what="a plot of this command", ours=marked(*MARKS))
+    if output is not None:
+        check_output(output, force=force, what="a measurement of this command", ours=marked(b'"format": "brim.capacity/'))
 
 
 def _trial(options: dict[str, Any]) -> TrainingTrial:

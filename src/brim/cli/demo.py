@@ -13,6 +13,9 @@ import click
 
 from brim.analyze.plan_report.report import check_report, create_plan_report
 from brim.analyze.strategies import compare_strategies
+from brim.cli.output import check_output, force_option
+from brim.cli.plan.report import is_report
+from brim.cli.sample_data import is_sample_data
 from brim.cli.show import measuring_progress, show_table
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
@@ -45,8 +48,18 @@ SECONDS_BETWEEN_LINES = 3.0
 @click.option(
     "--report", metavar="FILE", help="Where the report about the plan goes.  [default: brim-demo.html, or report.html in --output]"
 )
+@force_option
 @click.pass_context
-def demo(ctx: click.Context, count: int, budget: int, steps: int, seconds: float, output: str | None, report: str | None) -> None:
+def demo(
+    ctx: click.Context,
+    count: int,
+    budget: int,
+    steps: int,
+    seconds: float,
+    output: str | None,
+    report: str | None,
+    force: bool,
+) -> None:
     """Run the whole pipeline on bundled data, in about a minute.
 
     Writes sample data, measures it, plans its batches, checks the plan, deals it to eight ranks, trains a small model by
@@ -59,13 +72,16 @@ def demo(ctx: click.Context, count: int, budget: int, steps: int, seconds: float
 
     Exit status: 0 every check held, 1 one did not, 2 the options are wrong.
     """
-    if report:
-        check_report(report)
+    page = Path(report or ("brim-demo.html" if output is None else Path(output, "report.html")))
+    check_report(page)
+    check_output(page, force=force, what="a report about a plan", ours=is_report)
+    if output is not None:
+        check_output(Path(output, "train.jsonl"), force=force, what="sample data", ours=is_sample_data)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(output or scratch)
         shown = folder if output else Path("DIR")
         held = _run(folder, shown, count, budget) and (not steps or _train(folder, shown, steps, seconds))
-        _report(folder, shown, Path(report) if report else (folder / "report.html" if output else Path("brim-demo.html")))
+        _report(folder, shown, page)
     ctx.exit(0 if held else 1)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.gym_show import playing, show_words
-from brim.cli.show import json_option, show_facts, show_json
-from brim.core.atomic import check_target
+from brim.cli.gym_show import playing
+from brim.cli.output import check_output, force_option, marked
+from brim.cli.show import json_option, show_facts, show_json, show_words
 from brim.envs.puzzle.games import GAMES, LEVELS, QUICK, Game
 from brim.envs.puzzle.wire.errors import PuzzleError
 from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
@@ -65,6 +65,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
 @click.option("--buffer-size", type=click.IntRange(min=1), default=100_000, show_default=True, help="Samples held; older ones give way.")
 @click.option("-o", "--output", metavar="FILE", help="Write the buffer: JSON if the name ends in .json, else binary.")
+@force_option
 @click.option("--seed", type=int, default=42, show_default=True, help="Decides which puzzles are played.")
 @click.option("--mock", is_flag=True, help="Episodes that are made up; no server is needed.")
 @click.option("--steps-per-episode", type=int, default=5, show_default=True, help="Of made-up episodes.")
@@ -94,7 +95,8 @@ def run(ctx: click.Context, **options: Any) -> None:
     if options["output"] is not None:
         if not options["output"]:
             raise click.UsageError("-o needs the name of a file")
-        check_target(options["output"])
+        ours = marked(b'"format":"brim.buffer/', b"brim.replay/")
+        check_output(options["output"], force=options["force"], what="a replay buffer", ours=ours)
     stream = _mock(options) if options["mock"] else _real(options, load_tokenizer(options["tokenizer"]))
     buffer = ReplayBuffer(max_size=options["buffer_size"], seed=options["seed"])
     try:

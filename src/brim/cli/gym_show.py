@@ -1,6 +1,6 @@
 """How playing looks: a table of the lanes that moves, or a line now and then where there is no terminal."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
@@ -12,14 +12,6 @@ from rich.table import Table
 
 MOST_LANES = 16
 """That are shown one by one."""
-
-
-def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of words: all columns begin on the left."""
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False).print(table)
 
 
 @contextmanager

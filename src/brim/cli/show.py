@@ -24,15 +24,44 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
+class Terminal(Console):
+    """A console that highlights nothing, and leaves it to `brim.cli.app` to end when the reader of stdout is gone."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def plain(value: Any) -> Text:
+    """Return a value as text that is printed as it is.
+
+    Names come from the data: markup in them is not interpreted, and characters that would steer the terminal (escapes,
+    control characters, changes of the writing direction) are shown as escape sequences.
+    """
+    text = readable(value)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return Text(text)
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Columns of numbers are right-aligned; the first column never is."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    body = [[readable(value) for value in row] for row in rows]
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
-    for row in body:
-        table.add_row(*row)
-    Console(highlight=False).print(table)
+    for row in rows:
+        table.add_row(*map(plain, row))
+    Terminal().print(table)
+
+
+def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table of words: all columns begin on the left."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(plain, row))
+    Terminal().print(table)
 
 
 def show_facts(facts: dict[str, Any]) -> None:
@@ -41,13 +70,13 @@ def show_facts(facts: dict[str, Any]) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name, readable(value))
-    Console(highlight=False).print(table)
+        table.add_row(plain(name), plain(value))
+    Terminal().print(table)
 
 
 def show_drawing(draw: Callable[[int], str], width: int) -> None:
     """Text with bars of at most `width` characters, and less where the terminal is narrower."""
-    console = Console(highlight=False)
+    console = Terminal()
     drawn = draw(width)
     excess = max(len(line) for line in drawn.splitlines()) - console.width
     text = Text(draw(max(1, width - excess)) if excess > 0 else drawn)
@@ -58,7 +87,7 @@ def show_drawing(draw: Callable[[int], str], width: int) -> None:
 def show_prose(*sentences: str) -> None:
     """One paragraph each, wrapped at words."""
     for sentence in sentences:
-        Console(highlight=False).print(Text(sentence))
+        Terminal().print(Text(sentence))
 
 
 def human(number: float) -> str:

@@ -30,7 +30,7 @@ def draw_png(report: "PlanReport", *, dpi: int = 110) -> bytes:
     """
     figure = draw(report)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=dpi)
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": "brim"})  # the mark of our own reports
     return content.getvalue()
 
 

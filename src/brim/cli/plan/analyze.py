@@ -13,6 +13,7 @@ from brim.analyze.strategies import bucket_flags
 from brim.analyze.suggest import MEASURES, BucketSuggestion, suggest_bucket_edges
 from brim.cli.lengths import cache_option
 from brim.cli.options import edges_option
+from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_drawing, show_json, show_prose, show_table, width_option
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError
@@ -40,7 +41,8 @@ GOALS = {
 @click.option("--bins", default=20, show_default=True, help="Bins of the histogram.")
 @width_option
 @click.option("--measured", metavar="FILE", help="Estimate memory and speed from this, which brim bench batch-size -o FILE wrote.")
-@click.option("-o", "--output", metavar="FILE", help="Also write the report here, as JSON.")
+@click.option("-o", "--output", metavar="FILE", help="Also write the report to this file, as JSON.")
+@force_option
 @json_option
 def analyze(
     cache: str,
@@ -49,6 +51,7 @@ def analyze(
     width: int,
     measured: str | None,
     output: str | None,
+    force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -67,6 +70,8 @@ def analyze(
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
+    if output is not None:
+        check_output(output, force=force, what="a report of this command", ours=marked(b'{\n  "token_budget": '))
     table = LengthCache.load(cache)
     report = create_efficiency_report(
         table,

@@ -5,12 +5,14 @@ from pathlib import Path
 import click
 
 from brim.analyze.plan_report.report import create_plan_report
+from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
 from brim.data.lengths import LengthCache
 from brim.plan.plan import BatchPlan
 
 FORMATS = ("html", "png")
+is_report = marked(b'<meta name="generator" content="brim ', b"Software\0brim")
 
 
 @click.command()
@@ -19,8 +21,17 @@ FORMATS = ("html", "png")
 @click.option("-o", "--output", metavar="FILE", help="The report.  [default: report.html or report.png]")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="A page to explore, or a picture.  [default: as the output's name says]")
 @click.option("-w", "--world-size", "world_sizes", type=int, multiple=True, help="Ranks to show it for; repeat it.  [default: 1, 2, 4, 8]")
+@force_option
 @json_option
-def report(path: str, lengths: str | None, output: str | None, kind: str | None, world_sizes: tuple[int, ...], as_json: bool) -> None:
+def report(
+    path: str,
+    lengths: str | None,
+    output: str | None,
+    kind: str | None,
+    world_sizes: tuple[int, ...],
+    force: bool,
+    as_json: bool,
+) -> None:
     """Draw what a plan does: lengths, padding, shapes, order, ranks, and other ways to batch.
 
     The page is one file that needs no network, and can be kept with the run's record. The picture needs brim[plot].
@@ -34,6 +45,7 @@ def report(path: str, lengths: str | None, output: str | None, kind: str | None,
     Exit status: 0 written, 2 the options are wrong, the lengths do not belong to the plan, or it is damaged.
     """
     target = _target(output, kind)
+    check_output(target, force=force, what="a report about a plan", ours=is_report)
     plan = BatchPlan.load(path)
     table = LengthCache.load(lengths) if lengths is not None else None
     made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)
