@@ -1,16 +1,16 @@
-"""`ReplayBuffer`: a bounded memory of stream samples, drawn from by priority.
+"""`ReplayBuffer`: a bounded buffer of stream samples, sampled by priority (Schaul et al. 2016).
 
-Samples are columns here, not objects: tokens lie in one flat array that is never overwritten, and draws and snapshots share it. Adding,
-drawing, updating and removing cost O(log n) an entry, taken over many calls; `sample` says when a draw costs more. What is about all
-entries goes through all: snapshots, filters, statistics, priorities by reward or difficulty, eviction by age. Equal calls give equal
-results, also after saving and loading: all randomness comes from the seed in the options and from how much was drawn before. A buffer is
-not a data loader; it belongs to one thread.
+Samples are stored as columns, not as objects: tokens lie in one flat array that is never overwritten, and draws and
+snapshots share it. Adding, drawing, updating and removing cost O(log n) per entry, amortized; `sample` says when a draw
+costs more. Operations on all entries cost O(n): snapshots, filters, statistics, priorities by reward or difficulty,
+eviction by age. Equal calls give equal results, also after saving and loading: all randomness comes from the seed in
+the options and from how much was drawn before. A buffer is not thread-safe, and it is not a data loader.
 """
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,37 +18,40 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError, OptionError
-from brim.core.options import check_counts, one_of
+from brim.core.options import check_counts
 from brim.core.rng import Words
 from brim.data.ids import SampleId
-from brim.stream.replay.columns import NONE, SOURCES, Entries, Log
+from brim.stream.replay.columns import NONE, Entries, Log
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.replay.draw import ReplayDraw, importance, pick, pick_uniform
 from brim.stream.replay.files import ReplayState, load_state, save_state, state_from_dict, state_to_dict
 from brim.stream.replay.slots import Keys, Slots, SlotTable, as_keys
-from brim.stream.replay.snapshot import BufferSnapshot
+from brim.stream.replay.snapshot import BufferSnapshot, SnapshotQueries
 from brim.stream.replay.sum_tree import SumTree
-from brim.stream.sample import SampleSource, StreamSample
+from brim.stream.sample import StreamSample
 
 PENDING = 4096
-"""So many samples that were added one by one wait to be written together."""
+"""Samples that are added one by one are written to the columns in batches of this size."""
 
 
-class ReplayBuffer:
-    """Example:
-    >>> buffer = ReplayBuffer(max_size=2, seed=1)
-    >>> for name in "abc":
-    ...     key = buffer.add(StreamSample(sample_id=name, input_ids=[1, 2], loss_mask=[0, 1]))
-    >>> [sample.sample_id for sample in buffer.get_all()], buffer.total_evicted
-    (['b', 'c'], 1)
-    >>> draw = buffer.sample(2)
-    >>> draw.tokens.tolist(), buffer.update_priorities(draw.keys, [3.0, 0.5])
-    ([1, 2, 1, 2], 2)
+class ReplayBuffer(SnapshotQueries):
+    """A bounded buffer of samples with priorities. Every entry has a key, which is never used again.
+
+    Example:
+        >>> buffer = ReplayBuffer(max_size=2, seed=1)
+        >>> for name in "abc":
+        ...     key = buffer.add(StreamSample(sample_id=name, input_ids=[1, 2], loss_mask=[0, 1]))
+        >>> [sample.sample_id for sample in buffer.get_all()], buffer.total_evicted
+        (['b', 'c'], 1)
+        >>> draw = buffer.sample(2)
+        >>> draw.tokens.tolist(), buffer.update_priorities(draw.keys, [3.0, 0.5])
+        ([1, 2, 1, 2], 2)
     """
 
     def __init__(self, config: ReplayBufferConfig | None = None, **options: Any) -> None:
-        """Options are those of `ReplayBufferConfig`: alone, or in place of those in `config`."""
-        self.config = ReplayBufferConfig.from_dict({**({} if config is None else config.to_dict()), **options})
+        """Make an empty buffer. `options` are those of `ReplayBufferConfig`, and override `config`."""
+        defaults = {} if config is None else config.to_dict()
+        self.config = ReplayBufferConfig.from_dict({**defaults, **options})
         self._table = SlotTable(self.config)
         self._log = Log()
         self._pending: list[StreamSample] = []
@@ -57,12 +60,13 @@ class ReplayBuffer:
         self._draws = Words(self.config.seed, "replay-draw")
 
     def add(self, sample: StreamSample, priority: float | None = None) -> int:
-        """Take a sample in and give its key, which is greater than all before it.
+        """Add a sample and return its key, which is greater than all earlier keys.
 
-        Its priority is the one given; else its own, if that is not 1.0, which says nothing; else `default_priority`.
+        Its priority is the one given; otherwise its own, unless that is 1.0, the default of a sample; otherwise
+        `default_priority`.
 
         Raises:
-            DataError: Its id is in the buffer and duplicates are an error, or a number of it does not fit 64 bits.
+            DataError: The id is in the buffer and `duplicates` is "error", or a number does not fit 64 bits.
             OptionError: The priority is negative, not a number, or so large that sums could be infinite.
         """
         for value in (sample.step_index, sample.total_steps, sample.policy_version, sample.replay_count):
@@ -81,11 +85,11 @@ class ReplayBuffer:
         return key
 
     def add_batch(self, samples: Iterable[StreamSample], priorities: ArrayLike | None = None) -> Keys:
-        """The same for many, faster; all of them or, if there is an error, none. Gives their keys."""
+        """Add many samples at once, faster, and return their keys. If there is an error, none is added."""
         return self.add_entries(Entries.of(list(samples)), priorities)
 
     def add_entries(self, entries: Entries, priorities: ArrayLike | None = None) -> Keys:
-        """The same for samples that are columns already (`Entries.of_columns`)."""
+        """Add samples that are columns already (`Entries.of_columns`), and return their keys."""
         ids: list[SampleId] = entries.columns["sample_id"].tolist()
         if priorities is None:
             own: NDArray[np.float64] = entries.columns["priority"]
@@ -98,19 +102,21 @@ class ReplayBuffer:
         return keys
 
     def sample(self, n: int, *, replace: bool = False, beta: float | None = None, uniform: bool = False) -> ReplayDraw:
-        """Draw n entries in proportion to P = priority ** alpha over the sum of all, or each as likely as any other if `uniform`.
+        """Draw n entries with probability P = priority ** alpha / sum over all, or uniformly with `uniform`.
 
-        Without replacement all differ: they are drawn one after the other, each in proportion to the priorities of those that are left.
-        Entries of priority 0, or so small that P is 0, are drawn, uniformly, only when there are no others left to draw.
+        Without replacement all entries differ: they are drawn one after the other, each in proportion to the
+        priorities of those that are left. Entries of priority 0, or so small that P is 0, are drawn, uniformly, only
+        when no other entry is left to draw.
 
-        Importance weights are (N P)^-beta, over the largest in the draw, with N entries in the buffer and P as above, before anything
-        was drawn, also without replacement. An entry of priority 0 has the weight 1; if `uniform`, all have.
+        Importance weights are (N P)^-beta over the largest in the draw, with N entries in the buffer and P from before
+        the draw, also without replacement. An entry of priority 0 has the weight 1; with `uniform`, all have.
 
-        A draw goes through all slots, also those that `remove` freed, in three cases: n is more than a quarter of the entries and they are
-        drawn without replacement; or uniformly, with some slots free; or n is hundreds and priorities lie many orders of magnitude apart.
+        A draw is O(max_size) in three cases: n is more than a quarter of the entries, without replacement; uniform
+        draws while `remove` left slots free; or n in the hundreds with priorities many orders of magnitude apart.
 
         Raises:
-            OptionError: There are fewer than n entries to draw from without replacement, or fewer than `min_samples_before_sampling`.
+            OptionError: There are fewer than n entries to draw without replacement, or fewer than
+                `min_samples_before_sampling`.
         """
         self._write_pending()
         if not self.can_sample(n, replace=replace):
@@ -121,23 +127,25 @@ class ReplayBuffer:
         table = self._table
         keys = table.key[: table.high]
         if uniform:
-            slots, weights = pick_uniform(keys, table.size, self._draws, n, replace=replace), np.ones(n, np.float32)
+            slots = pick_uniform(keys, table.size, self._draws, n, replace=replace)
+            weights = np.ones(n, np.float32)
         else:
             slots = pick(self._tree, keys, table.size, self._draws, n, replace=replace)
             weights = importance(self._tree.weights[slots], beta)
         if replace:
-            np.add.at(table.replays, slots, 1)
+            np.add.at(table.replays, slots, 1)  # a slot may come several times
             replays = table.replays[slots]
         else:
-            table.replays[slots] = replays = table.replays[slots] + 1
+            replays = table.replays[slots] + 1
+            table.replays[slots] = replays
         return ReplayDraw(keys[slots], weights, self._log.view, table.row[slots], replays, time.time())
 
     def sample_uniform(self, n: int, *, replace: bool = False) -> ReplayDraw:
-        """Draw n entries, each as likely as any other."""
+        """Draw n entries uniformly."""
         return self.sample(n, replace=replace, uniform=True)
 
     def can_sample(self, n: int = 1, *, replace: bool = False) -> bool:
-        """Whether there is enough to draw n entries from."""
+        """Whether the buffer holds enough entries to draw n."""
         if type(n) is not int or n < 1:
             check_counts(n=n)
         return self.size >= max(self.config.min_samples_before_sampling, 1 if replace else n)
@@ -145,25 +153,25 @@ class ReplayBuffer:
     def _too_few(self, n: int, replace: bool) -> OptionError:
         if self.size < self.config.min_samples_before_sampling:
             least = self.config.min_samples_before_sampling
-            return OptionError(f"the buffer holds {self.size} samples, and min_samples_before_sampling is {least}; add more first")
+            return OptionError(f"the replay buffer holds {self.size} samples, and min_samples_before_sampling is {least}; add more first")
         if replace:
-            return OptionError(f"cannot draw {n} samples from an empty buffer")
+            return OptionError(f"cannot draw {n} samples from an empty replay buffer; add some first")
         return OptionError(f"cannot draw {n} of {self.size} samples without replacement; draw fewer, or use replace=True")
 
     def update_priority(self, sample_id: SampleId, priority: float) -> bool:
-        """Of all entries with this id; False if there is none."""
+        """Set the priority of all entries with this id. Returns False if there is none."""
         self.config.check_priority(priority, of=sample_id)
         slots = np.array(self._table.index.slots(sample_id), np.int64)
         self._set(slots, np.full(len(slots), priority, np.float64))
         return len(slots) > 0
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """How many of the keys were still there and have their new priority now. The others are counted in `stale_updates`.
+        """Set priorities by key, and return how many entries were still in the buffer.
 
-        Of a key that comes twice the last priority counts.
+        The other keys are counted in `stale_updates`. If a key comes twice, its last priority is used.
 
         Raises:
-            OptionError: A key is no integer, a priority cannot be one, or there are not as many of both.
+            OptionError: A key is not an integer, a priority is out of range, or there are not as many of both.
         """
         which = as_keys(keys)
         values = self.config.checked_priorities(priorities, len(which))
@@ -175,7 +183,7 @@ class ReplayBuffer:
         return found
 
     def update_priorities_by_reward(self, alpha: float = 0.1) -> int:
-        """Move the priority of every entry with a reward to (1 - alpha) * priority + alpha * max(0, 1 + reward). How many there were."""
+        """Set priority = (1 - alpha) * priority + alpha * max(0, 1 + reward) where there is a reward; return how many."""
         if not 0 <= alpha <= 1:
             raise OptionError(f"alpha must lie between 0 and 1, got {alpha!r}")
         slots, reward = self._column("reward")
@@ -185,7 +193,7 @@ class ReplayBuffer:
         return len(slots)
 
     def update_priorities_by_difficulty(self, target: float, width: float = 0.2) -> int:
-        """Give every entry whose difficulty is known the priority exp(-((difficulty - target) / width)**2 / 2). How many there were."""
+        """Set priority = exp(-((difficulty - target) / width)**2 / 2) where a difficulty is known; return how many."""
         if not (0 < width < math.inf and math.isfinite(target)):
             raise OptionError(f"width must be positive and target finite, got width {width!r} and target {target!r}")
         slots, difficulty = self._column("difficulty")
@@ -194,9 +202,10 @@ class ReplayBuffer:
         return len(slots)
 
     def snapshot(self) -> BufferSnapshot:
-        """What is here now, oldest first, for keeps."""
+        """The current content, oldest first. It does not change when the buffer does."""
         self._write_pending()
-        slots, table = self._table.in_order(), self._table
+        table = self._table
+        slots = table.in_order()
         return BufferSnapshot(
             self._log.view,
             table.row[slots],
@@ -207,44 +216,21 @@ class ReplayBuffer:
             total_evicted=self.total_evicted,
         )
 
-    def get_all(self) -> list[StreamSample]:
-        """All samples, oldest first, each with how often it was drawn in its `replay_count`."""
-        return self.snapshot().samples()
-
-    def filter(self, predicate: Callable[[StreamSample], bool]) -> list[StreamSample]:
-        """The samples for which it is true, oldest first, as below."""
-        return [sample for sample in self.get_all() if predicate(sample)]
-
-    def filter_by_difficulty(self, lowest: float, highest: float) -> list[StreamSample]:
-        """Those whose difficulty is known and lies between the two, both included."""
-        snapshot = self.snapshot()
-        return snapshot.samples(np.flatnonzero((snapshot.difficulty >= lowest) & (snapshot.difficulty <= highest)))
-
-    def filter_by_success(self, success: bool) -> list[StreamSample]:
-        """Those of which it is known."""
-        snapshot = self.snapshot()
-        return snapshot.samples(np.flatnonzero(snapshot.success == int(success)))
-
-    def filter_by_source(self, *sources: SampleSource) -> list[StreamSample]:
-        codes = [SOURCES.index(SampleSource(one_of("source", source, SampleSource))) for source in sources]
-        snapshot = self.snapshot()
-        return snapshot.samples(np.flatnonzero(np.isin(snapshot.source, codes)))
-
     def remove(self, keys: ArrayLike) -> int:
-        """Take entries out. How many were there."""
+        """Remove entries by key, and return how many were still in the buffer."""
         slots, found = self._table.find(np.unique(as_keys(keys)))
         self._table.counts.removed += found
         return self._take_out(slots[slots >= 0])
 
     def evict_older_than(self, policy_version: int) -> int:
-        """Evict the entries whose policy version is below; those without one stay. How many there were."""
+        """Evict entries whose policy version is lower, and return how many. Entries without a version stay."""
         slots, versions = self._column("policy_version")
         slots = slots[(versions < policy_version) & (versions != NONE)]
         self._table.counts.evicted += len(slots)
         return self._take_out(slots)
 
     def clear(self) -> None:
-        """Evict everything. Keys, counts and randomness go on from where they are."""
+        """Evict everything. Keys, counts and random numbers continue; they do not start over."""
         slots = self._table.in_order()
         self._table.counts.evicted += len(slots)
         self._take_out(slots)
@@ -273,44 +259,29 @@ class ReplayBuffer:
 
     @property
     def total_evicted(self) -> int:
-        """By policy, by age and by `clear`."""
+        """Entries evicted by the eviction policy, by age and by `clear`."""
         return self._table.counts.evicted
 
     @property
     def replaced(self) -> int:
-        """Entries whose id was added again."""
+        """Entries that were replaced by a later sample with the same id."""
         return self._table.counts.replaced
 
     @property
     def removed(self) -> int:
+        """Entries taken out by `remove`."""
         return self._table.counts.removed
 
     @property
     def stale_updates(self) -> int:
-        """Priorities for entries that were gone."""
+        """Priority updates for entries that were no longer in the buffer."""
         return self._table.counts.stale_updates
 
-    @property
-    def mean_reward(self) -> float | None:
-        """None if no entry has one, here and below."""
-        return self.snapshot().mean_reward
-
-    @property
-    def mean_difficulty(self) -> float | None:
-        return self.snapshot().mean_difficulty
-
-    @property
-    def success_rate(self) -> float | None:
-        return self.snapshot().success_rate
-
-    def statistics(self) -> dict[str, Any]:
-        """What the buffer holds, by difficulty, source and success; see `BufferSnapshot.statistics`."""
-        return self.snapshot().statistics()
-
     def state(self) -> ReplayState:
-        """All of it, in columns of its own."""
+        """Everything that the buffer is, in arrays of its own."""
         self._write_pending()
-        slots, table = self._table.in_order(), self._table
+        table = self._table
+        slots = table.in_order()
         return ReplayState(
             config=self.config,
             counts=replace(table.counts),
@@ -326,7 +297,7 @@ class ReplayBuffer:
 
     @classmethod
     def from_state(cls, state: ReplayState) -> "ReplayBuffer":
-        """A buffer that goes on exactly as the one whose state it was would have."""
+        """A buffer that continues exactly as the one whose state this is."""
         buffer = cls(state.config)
         buffer._log = Log(state.entries)
         buffer._draws = Words(state.config.seed, "replay-draw", state.drawn)
@@ -340,12 +311,12 @@ class ReplayBuffer:
         return buffer
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON if the name ends in .json, else columns, which are smaller and faster; whole or not at all."""
+        """Write JSON if the name ends in .json, else columns, which are smaller and faster. An error leaves no file."""
         save_state(self.state(), path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ReplayBuffer":
-        """Read either form. The buffer goes on exactly where the one that was saved was.
+        """Read either format. The buffer continues exactly where the saved one was.
 
         Raises:
             DataError: There is no such file, or it is not a replay buffer.
@@ -354,14 +325,15 @@ class ReplayBuffer:
         return cls.from_state(load_state(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse."""
+        """The whole buffer as JSON-like values; `from_dict` is the inverse."""
         return state_to_dict(self.state())
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ReplayBuffer":
-        """
+        """The buffer that `to_dict` wrote.
+
         Raises:
-            DataError: Something is missing, or cannot be.
+            DataError: A field is unknown, missing or impossible.
         """
         return cls.from_state(state_from_dict(values))
 
@@ -371,7 +343,7 @@ class ReplayBuffer:
         self._tree.set(slots, self.config.weights(priorities))
 
     def _column(self, name: str) -> tuple[Slots, NDArray[Any]]:
-        """Slots in use, oldest first, and a column of the log for them."""
+        """Slots in use, oldest entry first, and a column of the log for them."""
         self._write_pending()
         slots = self._table.in_order()
         return slots, self._log.view.columns[name][self._table.row[slots]]
@@ -389,7 +361,7 @@ class ReplayBuffer:
             self._write(Entries.of(samples), np.array(slots, np.int64))
 
     def _write(self, entries: Entries, slots: Slots) -> None:
-        """The columns of entries that have been placed, and the weights of their slots."""
+        """Write the columns of entries that have slots, and the weights of these slots."""
         below = self._log.used
         moved = self._log.append(entries, lambda: self._table.rows_in_use(below))
         if moved is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import ends
+from brim.core.arrays import begins, ends
 from brim.core.errors import DataError
 from brim.core.options import LONGEST
 from brim.data.ids import SampleId
@@ -76,7 +76,7 @@ class Entries:
         """
         count = len(samples)
         lengths = np.fromiter((len(sample.input_ids) for sample in samples), np.int32, count)
-        columns: dict[str, Column] = {"length": lengths, "start": ends(lengths) - lengths}
+        columns: dict[str, Column] = {"length": lengths, "start": begins(lengths)}
         for name in ("sample_id", *TEXTS):
             columns[name] = objects(getattr(sample, name) for sample in samples)
         for name in ("timestamp", "replay_count", "priority"):
@@ -139,7 +139,7 @@ class Entries:
         )
         columns = {name: np.repeat(column, count) for name, column in cls.of([one]).columns.items()}
         columns |= {"sample_id": objects(sample_ids), "length": sizes.astype(np.int32)}
-        columns["start"] = ends(columns["length"]) - columns["length"]
+        columns["start"] = begins(columns["length"])
         columns |= {name: values.astype(TYPES[name]) for name, values in some.items()}
         return cls(columns, tokens.astype(np.int32), mask.astype(np.uint8))
 
@@ -147,7 +147,7 @@ class Entries:
         """Some of the entries, in arrays of their own."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         begin, lengths = columns["start"], columns["length"]
-        columns["start"] = ends(lengths) - lengths
+        columns["start"] = begins(lengths)
         segments = None if self.segments is None else gather(self.segments, begin, lengths)
         return Entries(columns, gather(self.tokens, begin, lengths), gather(self.learned, begin, lengths), segments)
 
@@ -232,7 +232,7 @@ class Log:
         columns: dict[str, Column] = {}
         for name, kind in TYPES.items():
             columns[name] = np.empty(space, kind)
-            columns[name][: len(rows)] = ends(lengths) - lengths if name == "start" else old.columns[name][rows]
+            columns[name][: len(rows)] = begins(lengths) if name == "start" else old.columns[name][rows]
         tokens = np.empty(token_space, wide)
         learned = np.empty(token_space, np.uint8)
         gather(old.tokens, begin, lengths, tokens[:held])

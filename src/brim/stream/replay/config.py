@@ -1,7 +1,8 @@
-"""The options of a replay buffer, and what they make of priorities."""
+"""The options of a replay buffer, and the weights and checks of priorities that follow from them."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from operator import index
 from typing import Any, Literal, SupportsIndex
@@ -9,27 +10,28 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from brim.core.errors import OptionError, did_you_mean
-from brim.core.options import check_counts, one_of
+from brim.core.errors import OptionError
+from brim.core.options import check_counts, from_dict, one_of, to_dict
 from brim.data.ids import SampleId
 
 Duplicates = Literal["replace", "keep", "error"]
 
 
 class BufferEvictionPolicy(StrEnum):
-    """Who goes when the buffer is full and another sample comes."""
+    """Which entry is evicted when the buffer is full."""
 
     FIFO = "fifo"
-    """The oldest."""
+    """The oldest one."""
     PRIORITY = "priority"
-    """The one of lowest priority, and of several the oldest."""
+    """The one of lowest priority; the oldest of several."""
     RANDOM = "random"
-    """Anyone."""
+    """A uniformly random one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayBufferConfig:
-    """
+    """The options of a replay buffer.
+
     Raises:
         OptionError: An option has a value that cannot work.
     """
@@ -37,22 +39,22 @@ class ReplayBufferConfig:
     max_size: int = 100_000
     eviction_policy: BufferEvictionPolicy = BufferEvictionPolicy.FIFO
     priority_alpha: float = 0.6
-    """An entry is drawn in proportion to its priority to this power: 0 draws all alike, 1 by priority. Priority 0 comes last always."""
+    """Priority exponent alpha: entries are drawn in proportion to priority ** alpha. 0 is uniform, except for priority 0."""
     importance_beta: float = 0.4
-    """How much of what priorities distort the importance weights make up for: 0 nothing, 1 all of it."""
+    """Importance-sampling exponent beta (Schaul et al. 2016): 0 is no correction, 1 is full correction."""
     seed: int = 42
     min_samples_before_sampling: int = 1
     default_priority: float = 1.0
-    """Of a sample that was added without a priority and has none of its own, which is to say 1.0."""
+    """The priority of a sample that is added without one and whose own is 1.0, the default of a sample."""
     duplicates: Duplicates = "replace"
-    """What becomes of a sample whose id is in the buffer: it replaces the earlier one, both are kept, or it is an error."""
+    """What happens to a sample whose id is in the buffer: it replaces the earlier one, both are kept, or it is an error."""
 
     def __post_init__(self) -> None:
         check_counts(max_size=self.max_size, min_samples_before_sampling=self.min_samples_before_sampling)
         if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"seed must be an integer, got {self.seed!r}")
         for name in ("max_size", "min_samples_before_sampling", "seed"):
-            object.__setattr__(self, name, index(getattr(self, name)))  # also of NumPy, which JSON does not know
+            object.__setattr__(self, name, index(getattr(self, name)))  # NumPy integers cannot be written as JSON
         policy = one_of("eviction_policy", self.eviction_policy, BufferEvictionPolicy)
         object.__setattr__(self, "eviction_policy", BufferEvictionPolicy(policy))
         one_of("duplicates", self.duplicates, ("replace", "keep", "error"))
@@ -65,20 +67,22 @@ class ReplayBufferConfig:
             raise OptionError(f"default_priority must be at most {self.largest_priority:.3g}, got {self.default_priority!r}")
         if self.min_samples_before_sampling > self.max_size:
             raise OptionError(
-                f"min_samples_before_sampling is {self.min_samples_before_sampling}, but the buffer never holds more than {self.max_size}"
+                f"min_samples_before_sampling is {self.min_samples_before_sampling}, but the replay buffer never holds "
+                f"more than {self.max_size}; lower it, or raise max_size"
             )
 
     @property
     def largest_priority(self) -> float:
-        """Sums of larger ones could be infinite."""
+        """Upper limit of a priority: sums of larger ones could be infinite."""
         return math.exp(667 / max(self.priority_alpha, 1.0))
 
     def weights(self, priorities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """priority ** alpha, and 0 for 0 also where alpha is 0."""
+        """priority ** alpha; a priority of 0 has the weight 0 also if alpha is 0."""
         return priorities**self.priority_alpha if self.priority_alpha else np.sign(priorities)
 
     def check_priority(self, priority: float, *, of: SampleId) -> None:
-        """
+        """Check the priority of the sample with the id `of`.
+
         Raises:
             OptionError: It is not a number, negative, or too large.
         """
@@ -86,9 +90,10 @@ class ReplayBufferConfig:
             raise OptionError(f"sample {of!r}: priority is {priority!r}; it must lie between 0 and {self.largest_priority:.3g}")
 
     def checked_priorities(self, given: ArrayLike, count: int) -> NDArray[np.float64]:
-        """
+        """Convert priorities, one for each of `count` samples, to an array.
+
         Raises:
-            OptionError: There are not as many, or one is as above.
+            OptionError: There are more or fewer, or one is not a number, negative, or too large.
         """
         try:
             values = np.asarray(given, np.float64)
@@ -103,12 +108,15 @@ class ReplayBufferConfig:
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "eviction_policy": str(self.eviction_policy)}
+        """The options as JSON-like values; `from_dict` is the inverse."""
+        return to_dict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ReplayBufferConfig":
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise OptionError(f"unknown option {name!r} of a replay buffer.{did_you_mean(name, known)}")
-        return cls(**values)
+    def from_dict(cls, values: Mapping[str, Any]) -> "ReplayBufferConfig":
+        """The options from JSON-like values. NumPy scalars are accepted as well.
+
+        Raises:
+            OptionError: An option is unknown, or has a value that cannot work.
+        """
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        return from_dict(cls, plain, what="a replay buffer")

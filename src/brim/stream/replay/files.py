@@ -7,6 +7,7 @@ file without a checksum is accepted, so that one can be written or edited by han
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from brim.core.arrays import ends
+from brim.core.arrays import begins
 from brim.core.atomic import atomic_file
 from brim.core.columns import Columns, is_columns, write_columns
+from brim.core.document import Document
 from brim.core.errors import BrimError, DamagedError, DataError, did_you_mean
 from brim.core.fingerprint import digest_bytes
 from brim.data.ids import SampleId
@@ -27,12 +29,17 @@ from brim.stream.replay.slots import ReplayCounts
 from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample
 
 FORMAT = "brim.replay/1"
-JSON_FORMAT = "brim.buffer/1"
+JSON = Document(
+    format="brim.buffer/1",
+    what="a replay buffer",
+    again='save the buffer again (a file that is edited by hand must have no "checksum")',
+    checksum="optional",
+)
 STATE_COLUMNS = ("keys", "priorities", "weights", "replays")
 NUMBERS = [name for name, kind in TYPES.items() if kind is not object and name != "start"]
 COUNTS = {field.name: field.name for field in fields(ReplayCounts)} | {"added": "total_added", "evicted": "total_evicted"}
 """The names that counts have in JSON."""
-KNOWN = ["format", "config", "slots", "random_words", "keys", "priorities", "samples", *COUNTS.values()]
+KNOWN = ["config", "slots", "random_words", "keys", "priorities", "samples", *COUNTS.values()]
 ARRAYS = {"input_ids": np.int32, "loss_mask": np.uint8, "segment_ids": np.int32}
 
 
@@ -132,7 +139,7 @@ def state_to_dict(state: ReplayState, *, arrays: bool = False) -> dict[str, Any]
     replay_count = state.entries.columns["replay_count"] + state.replays
     samples = state.entries.samples(np.arange(len(state.keys)), replay_count)
     return {
-        "format": JSON_FORMAT,
+        "format": JSON.format,
         "config": state.config.to_dict(),
         **{COUNTS[name]: count for name, count in asdict(state.counts).items()},
         "slots": state.high,
@@ -143,14 +150,19 @@ def state_to_dict(state: ReplayState, *, arrays: bool = False) -> dict[str, Any]
     }
 
 
-def state_from_dict(values: dict[str, Any], *, trusted: bool = False) -> ReplayState:
-    """The inverse of `state_to_dict`. `trusted` skips the checks of samples that a checksum vouches for.
+def state_from_dict(values: Mapping[str, Any]) -> ReplayState:
+    """The inverse of `state_to_dict`.
 
     Raises:
         DataError: A field is unknown, missing or impossible.
+        DamagedError: The values are of another version.
     """
-    if values.get("format") != JSON_FORMAT:
-        raise DataError(f'not a replay buffer: "format" is {values.get("format")!r}, not {JSON_FORMAT!r}')
+    advice = "pass the result of to_dict()"
+    return _from_values(JSON.check(values, "the given dictionary", again=advice, digest=_digest))
+
+
+def _from_values(values: dict[str, Any], *, trusted: bool = False) -> ReplayState:
+    """The state of a checked document. `trusted` skips the checks of samples that a checksum vouches for."""
     for name in values:
         if name not in KNOWN:
             raise DataError(f"unknown field {name!r} of a replay buffer.{did_you_mean(name, KNOWN)}")
@@ -186,7 +198,7 @@ def _from_columns(columns: Columns) -> ReplayState:
     try:
         lengths = columns["length"]
         named: dict[str, NDArray[Any]] = {name: columns[name] for name in NUMBERS}
-        named |= {"start": ends(lengths) - lengths, "sample_id": objects(_ids_from_columns(columns))}
+        named |= {"start": begins(lengths), "sample_id": objects(_ids_from_columns(columns))}
         named |= {name: _names_from_columns(name, columns) for name in TEXTS}
         state = ReplayState(
             config=ReplayBufferConfig.from_dict(meta["config"]),
@@ -265,18 +277,21 @@ def _to_json(state: ReplayState) -> bytes:
 
 
 def _from_json(data: bytes, name: str) -> ReplayState:
-    values = _loads(data, name)
-    format = values.get("format")
-    if str(format).split("/")[0] != JSON_FORMAT.split("/")[0]:
-        raise DataError(f"{name} is not a replay buffer")
-    if format != JSON_FORMAT:
-        raise DamagedError(f"{name} is of version {format}, this brim reads {JSON_FORMAT}; save the buffer again")
-    checksum = values.pop("checksum", None)
-    if checksum is not None and checksum != digest_bytes(_dumps(values)):
-        raise DamagedError(
-            f'{name} was altered (its checksum differs); save the buffer again, or remove "checksum" to accept the file as it is'
-        )
-    return state_from_dict(values, trusted=checksum is not None)
+    signed = False
+
+    def digest(values: dict[str, Any]) -> str:
+        """Note that the file has a checksum: the digest is asked for only then."""
+        nonlocal signed
+        signed = True
+        return _digest(values)
+
+    values = JSON.decode(data, name, loads=_loads, digest=digest)
+    return _from_values(values, trusted=signed)
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """The checksum that `_to_json` writes."""
+    return digest_bytes(_dumps(values))
 
 
 def _sample_to_dict(sample: StreamSample, arrays: bool) -> dict[str, Any]:
@@ -310,17 +325,13 @@ def _dumps(values: dict[str, Any]) -> bytes:
         return json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _loads(data: bytes, name: str) -> dict[str, Any]:
+def _loads(data: bytes) -> Any:
+    """Parse JSON by orjson, and by Python's parser what orjson cannot read."""
     try:
         values = orjson.loads(data)
         # orjson reads integers beyond 64 bits as floats.
-        if isinstance(values, dict) and any(type(one.get("sample_id")) is float for one in values.get("samples", ())):
-            values = json.loads(data)
+        if not any(type(one.get("sample_id")) is float for one in values.get("samples", ())):
+            return values
     except (ValueError, AttributeError, TypeError):
-        try:
-            values = json.loads(data)
-        except ValueError:
-            raise DamagedError(f"{name} is truncated or damaged: it is not JSON; save the buffer again") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{name} is not a replay buffer")
-    return values  # pyright: ignore[reportUnknownVariableType]
+        pass
+    return json.loads(data)

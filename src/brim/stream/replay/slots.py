@@ -169,7 +169,7 @@ class SlotTable:
         again = np.array([heapq.heappop(self._free) for _ in range(free)], np.int64)
         slots = np.concatenate([again, np.arange(self.high, self.high + unused), victims])
         self._more_slots(unused)
-        # Victims without a key are entries of this batch, which are evicted before they were ever written.
+        # A random victim may be a slot that this batch has just taken; such a slot has no key yet.
         self._vacate_all(np.unique(victims[self.key[victims] > 0]))
         keys = (self.counts.added + 1 + np.arange(n)) * self.config.max_size + slots
         rows = np.arange(n) + self._more_rows(n)

@@ -1,28 +1,31 @@
-"""`BufferSnapshot`: what a replay buffer held at one moment, oldest first.
+"""`BufferSnapshot`: the content of a replay buffer at one moment, oldest first.
 
-It never changes, whatever happens to the buffer. Small columns are its own; tokens are shared with the buffer, which never overwrites any.
+A snapshot never changes, whatever happens to the buffer. Its small columns are copies; tokens are shared with the
+buffer, which never overwrites any.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import ends
+from brim.core.arrays import bounds, ends, segment_sums
 from brim.core.fingerprint import array_bytes, fingerprint, new_hash
+from brim.core.options import one_of
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.token_store import TokenStore
-from brim.stream.replay.columns import CHUNK, Entries, gather, read_only
+from brim.stream.replay.columns import CHUNK, SOURCES, Entries, gather, read_only
 from brim.stream.sample import DIFFICULTIES, SampleSource, StreamSample
 
 Rows = NDArray[np.integer[Any]]
 
 
 class BufferSnapshot:
-    """Columns with a value for every entry. A row of the snapshot is a place in these columns."""
+    """Columns with a value for every entry. A row of the snapshot is an index into these columns."""
 
     def __init__(
         self,
@@ -35,11 +38,15 @@ class BufferSnapshot:
         total_added: int,
         total_evicted: int,
     ) -> None:
-        """Use `ReplayBuffer.snapshot`."""
-        self._entries, self._rows, self._replays = entries, rows, replays
-        self.keys, self.priorities = keys, priorities
-        self.total_added, self.total_evicted = total_added, total_evicted
+        """Use `ReplayBuffer.snapshot` instead."""
+        self.keys = keys
+        self.priorities = priorities
+        self.total_added = total_added
+        self.total_evicted = total_evicted
         self.lengths: NDArray[np.int32] = entries.columns["length"][rows]
+        self._entries = entries
+        self._rows = rows
+        self._replays = replays
 
     @property
     def size(self) -> int:
@@ -54,7 +61,7 @@ class BufferSnapshot:
 
     @cached_property
     def reward(self) -> NDArray[np.float64]:
-        """NaN where there is none."""
+        """NaN where there is no reward."""
         return self._entries.columns["reward"][self._rows]
 
     @cached_property
@@ -64,43 +71,41 @@ class BufferSnapshot:
 
     @cached_property
     def success(self) -> NDArray[np.int8]:
-        """-1 where nobody knows."""
+        """1 or 0, and -1 where it is unknown."""
         return self._entries.columns["success"][self._rows]
 
     @cached_property
     def source(self) -> NDArray[np.int8]:
-        """A place in `SampleSource`."""
+        """An index into `SampleSource`."""
         return self._entries.columns["source"][self._rows]
 
     @cached_property
     def policy_version(self) -> NDArray[np.int64]:
-        """-1 where there is none."""
+        """-1 where there is no policy version."""
         return self._entries.columns["policy_version"][self._rows]
 
     @cached_property
     def replay_count(self) -> NDArray[np.int64]:
+        """How often each entry was drawn, here and before it was added."""
         return self._entries.columns["replay_count"][self._rows] + self._replays
 
     @cached_property
     def segmented(self) -> NDArray[np.bool_]:
-        """Which entries have segments of their own."""
+        """Whether each entry has segments of its own."""
         return self._entries.columns["segmented"][self._rows] > 0
 
     @cached_property
     def num_loss_tokens(self) -> NDArray[np.int64]:
-        """How many tokens of each entry are learned."""
+        """The trained-on tokens of each entry."""
         sums: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         for part in self._parts(self._rows):
             lengths = self._entries.columns["length"][part]
-            running = np.concatenate(
-                [[0], np.cumsum(gather(self._entries.learned, self._entries.columns["start"][part], lengths), dtype=np.int64)]
-            )
-            stops = ends(lengths)
-            sums.append(running[stops] - running[stops - lengths])
+            learned = gather(self._entries.learned, self._entries.columns["start"][part], lengths)
+            sums.append(segment_sums(learned, bounds(lengths)))
         return np.concatenate(sums)
 
     def samples(self, rows: Rows | None = None) -> list[StreamSample]:
-        """Some entries, or all, as samples. They are not marked as replayed."""
+        """Some entries, or all, as samples, not marked as replayed."""
         which = np.arange(self.size) if rows is None else rows
         return self._entries.samples(self._rows[which], self.replay_count[which])
 
@@ -147,7 +152,10 @@ class BufferSnapshot:
         )
 
     def content_hash(self, rows: Rows | None = None) -> str:
-        """The fingerprint of some entries, or all, in their order: of ids, tokens, masks and segments, not of keys and priorities."""
+        """The fingerprint of some entries, or all, in their order.
+
+        It covers ids, tokens, masks and segments, but not keys and priorities.
+        """
         which = self._rows if rows is None else self._rows[rows]
         ids: list[SampleId] = self._entries.columns["sample_id"][which].tolist()
         hash = new_hash()
@@ -166,28 +174,33 @@ class BufferSnapshot:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the content or the priority of any entry, and with their order; never with the time. Reads all tokens once."""
+        """Changes with the content or the priority of any entry and with their order, not with time. Reads all tokens."""
         return fingerprint(content=self.content_hash(), priorities=self.priorities.view(np.int64))
 
     @property
     def mean_reward(self) -> float | None:
-        """None if no entry has one, here and below."""
+        """The mean over the entries with a reward; None if there is none."""
         return _mean(self.reward[~np.isnan(self.reward)])
 
     @property
     def mean_difficulty(self) -> float | None:
+        """The mean over the entries whose difficulty is known; None if there is none."""
         return _mean(self.difficulty[~np.isnan(self.difficulty)])
 
     @property
     def success_rate(self) -> float | None:
+        """The success rate of the entries whose success is known; None if there is none."""
         return _mean(self.success[self.success >= 0])
 
     def statistics(self) -> dict[str, Any]:
-        """Counts as JSON-like values. A level of difficulty is a fifth of the scale, named as in `DIFFICULTIES`; "unknown" is one too.
+        """Counts and means as JSON-like values.
 
-        `bytes` is what the columns take, with the room they have to grow; ids and names count as their references.
+        Difficulties are grouped by fifths of the scale, named as in `DIFFICULTIES`, or "unknown". `bytes` is the memory
+        of the columns, with their spare room; ids and names count as references.
         """
-        level = np.where(np.isnan(self.difficulty), len(DIFFICULTIES), np.clip(np.nan_to_num(self.difficulty) * 5, 0, 4)).astype(np.int64)
+        fifth = np.clip(np.nan_to_num(self.difficulty) * 5, 0, 4)
+        level = np.where(np.isnan(self.difficulty), len(DIFFICULTIES), fifth).astype(np.int64)
+        by_success = (("success", 1), ("failure", 0), ("unknown", -1))
         return {
             "size": self.size,
             "tokens": int(self.lengths.sum(dtype=np.int64)),
@@ -199,20 +212,78 @@ class BufferSnapshot:
             "success_rate": self.success_rate,
             "by_difficulty": self._by(level, (*DIFFICULTIES, "unknown")),
             "by_source": self._by(self.source, tuple(SampleSource)),
-            "by_success": {name: int((self.success == code).sum()) for name, code in (("success", 1), ("failure", 0), ("unknown", -1))},
+            "by_success": {name: int((self.success == code).sum()) for name, code in by_success},
             "replays": int(self.replay_count.sum()),
         }
 
     def _by(self, codes: NDArray[Any], names: Sequence[str]) -> dict[str, Any]:
-        """Count and success rate of each; names of which there are none are left out."""
+        """Count and success rate of each group; empty groups are left out."""
         counts = np.bincount(codes, minlength=len(names)).tolist()
-        rates = (_mean(self.success[(codes == code) & (self.success >= 0)]) for code in range(len(names)))
-        return {str(name): {"count": count, "success_rate": rate} for name, count, rate in zip(names, counts, rates, strict=True) if count}
+        groups: dict[str, Any] = {}
+        for code, (name, count) in enumerate(zip(names, counts, strict=True)):
+            if count:
+                known = self.success[(codes == code) & (self.success >= 0)]
+                groups[str(name)] = {"count": count, "success_rate": _mean(known)}
+        return groups
 
     def _parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Rows in stretches of about a million tokens: equal contents are cut in the same places."""
+        """Split rows into parts of about a million tokens, at positions that depend on the lengths alone."""
         cuts = np.flatnonzero(np.diff(ends(self._entries.columns["length"][rows]) // CHUNK)) + 1
         return np.split(rows, cuts) if len(rows) else []
+
+
+class SnapshotQueries(ABC):
+    """Questions about the current content of a buffer, each answered from a new snapshot.
+
+    To ask several of them, take one `snapshot()` and ask that.
+    """
+
+    @abstractmethod
+    def snapshot(self) -> BufferSnapshot:
+        """The current content, oldest first. It does not change when the buffer does."""
+
+    def get_all(self) -> list[StreamSample]:
+        """All samples, oldest first. Their `replay_count` includes the draws from this buffer."""
+        return self.snapshot().samples()
+
+    def filter(self, predicate: Callable[[StreamSample], bool]) -> list[StreamSample]:
+        """The samples for which `predicate` is true, oldest first."""
+        return [sample for sample in self.get_all() if predicate(sample)]
+
+    def filter_by_difficulty(self, lowest: float, highest: float) -> list[StreamSample]:
+        """The samples whose difficulty is known and lies from `lowest` to `highest`, oldest first."""
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero((snapshot.difficulty >= lowest) & (snapshot.difficulty <= highest)))
+
+    def filter_by_success(self, success: bool) -> list[StreamSample]:
+        """The samples whose success is known and equal to `success`, oldest first."""
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero(snapshot.success == int(success)))
+
+    def filter_by_source(self, *sources: SampleSource) -> list[StreamSample]:
+        """The samples that came from one of these sources, oldest first."""
+        codes = [SOURCES.index(SampleSource(one_of("source", source, SampleSource))) for source in sources]
+        snapshot = self.snapshot()
+        return snapshot.samples(np.flatnonzero(np.isin(snapshot.source, codes)))
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean over the entries with a reward; None if there is none."""
+        return self.snapshot().mean_reward
+
+    @property
+    def mean_difficulty(self) -> float | None:
+        """The mean over the entries whose difficulty is known; None if there is none."""
+        return self.snapshot().mean_difficulty
+
+    @property
+    def success_rate(self) -> float | None:
+        """The success rate of the entries whose success is known; None if there is none."""
+        return self.snapshot().success_rate
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts by difficulty, source and success; see `BufferSnapshot.statistics`."""
+        return self.snapshot().statistics()
 
 
 def _mean(values: NDArray[Any]) -> float | None:

@@ -1,7 +1,8 @@
-"""`SumTree`: draw slots in proportion to weights that keep changing, both in O(log n).
+"""`SumTree`: find slots in proportion to weights that keep changing; finding and updating are O(log n).
 
-Sixteen children to a node. A parent is always added up anew from its children, first to last, so sums never drift and depend on the
-weights alone, not on how they came about. The compiled kernel adds in the same order, and finds the same slots. Nothing here is random.
+A node has sixteen children. A parent is always recomputed as the sum of its children, first to last, so sums never
+drift and depend on the current weights alone, not on their history. The compiled kernel adds in the same order and
+finds the same slots. Nothing here is random.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ LARGEST = 1e290
 
 
 class SumTree:
-    """Weights of the slots 0 .. capacity - 1, at first 0.
+    """Weights of the slots 0 .. capacity - 1, initially 0.
 
     Example:
         >>> tree = SumTree(4)
@@ -32,29 +33,33 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
+        # The sizes of the levels, leaves first, each padded to whole nodes.
         sizes = [_padded(max(capacity, 1))]
         while sizes[-1] > WIDTH:
             sizes.append(_padded(sizes[-1] // WIDTH))
         ends = np.cumsum(sizes, dtype=np.int64)
         self.capacity = capacity
-        self._offsets = np.concatenate([np.zeros(1, np.int64), ends])  # of the levels, leaves first
+        # All levels lie in one array, which the kernel takes with their offsets; `_levels` are views of it.
+        self._offsets = np.concatenate([np.zeros(1, np.int64), ends])
         self._nodes = np.zeros(int(ends[-1]))
-        self._levels = [self._nodes[end - size : end].reshape(-1, WIDTH) for end, size in zip(ends.tolist(), sizes, strict=True)]
+        spans = zip(ends.tolist(), sizes, strict=True)
+        self._levels = [self._nodes[end - size : end].reshape(-1, WIDTH) for end, size in spans]
         self.total = 0.0
         """The sum of all weights."""
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """By slot. A view; change it through `set`."""
+        """The weights by slot, as a view; change them through `set`."""
         return self._nodes[: self.capacity]
 
     def set(self, slots: ArrayLike, weights: ArrayLike) -> None:
-        """Give slots new weights. Of a slot that comes twice the last one counts.
+        """Give slots new weights. If a slot comes twice, its last weight is used.
 
         Raises:
-            OptionError: A slot is not there, or a weight is negative, not a number or beyond `LARGEST`. Then nothing is changed.
+            OptionError: A slot does not exist, or a weight is negative, NaN or beyond `LARGEST`. Nothing is changed then.
         """
-        where, values = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
+        where = np.ascontiguousarray(slots, np.int64)
+        values = np.ascontiguousarray(weights, np.float64)
         if values.shape != where.shape:
             values = np.ascontiguousarray(np.broadcast_to(values, where.shape))
         if where.ndim > 1:
@@ -71,15 +76,15 @@ class SumTree:
             self._add_up(where)
 
     def find(self, below: ArrayLike) -> NDArray[np.int64]:
-        """For each number from 0 to `total` the first slot up to which the weights, added up, are more than it, in the shape of `below`.
+        """For each number in [0, total), the first slot at which the running sum of the weights exceeds it.
 
-        A slot of weight 0 is never found.
+        The result has the shape of `below`. A slot of weight 0 is never found.
 
         Raises:
             OptionError: All weights are 0.
         """
         if self.total <= 0:
-            raise OptionError("all weights are 0: there is nothing to find")
+            raise OptionError("all weights are 0, so no slot can be found; set a weight first")
         rest = np.asarray(below, np.float64, order="C")
         if kernel is None:
             return self._descend(rest.reshape(-1)).reshape(rest.shape)
@@ -97,27 +102,29 @@ class SumTree:
         bad = weights[~((weights >= 0) & (weights <= LARGEST))]
         if len(bad):
             return OptionError(f"a weight must lie between 0 and {LARGEST:g}, got {bad[0]}")
-        return OptionError(f"slots {slots.min()} to {slots.max()} of a tree with {self.capacity}")
+        return OptionError(f"slots must lie between 0 and {self.capacity - 1}, got slots from {slots.min()} to {slots.max()}")
 
     def _add_up(self, slots: NDArray[np.int64]) -> None:
-        """The twin of the second half of `kernel.set`."""
+        """Recompute the parents of some slots, level by level, as the second half of `kernel.set` does."""
         everything = len(slots) * WIDTH > self.capacity
         parents: Any = slice(None)
         for below, level in zip(self._levels, self._levels[1:], strict=False):
             if not everything:
                 parents = slots = slots // WIDTH
-            sums = below[parents].cumsum(axis=1)[:, -1]  # a cumulative sum adds from first to last, as the kernel does
+            # `sum` adds pairwise; a cumulative sum adds from first to last, as the kernel does.
+            sums = below[parents].cumsum(axis=1)[:, -1]
             level.reshape(-1)[: len(below) if everything else None][parents] = sums
         self.total = float(self._levels[-1].cumsum()[-1])
 
     def _descend(self, rest: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The twin of `kernel.find`."""
+        """Walk from the root to the leaves, as `kernel.find` does."""
         at = np.zeros(rest.shape, np.int64)
         for level in reversed(self._levels):
             children = level[at]
             sums = children.cumsum(axis=1)
             child = (sums <= rest[:, None]).sum(axis=1)
-            beyond = np.flatnonzero(child == WIDTH)  # by rounding, on the way down: then the last child that has a weight
+            # Rounding on the way down may lead beyond the last child: take the last one that has a weight.
+            beyond = np.flatnonzero(child == WIDTH)
             child[beyond] = WIDTH - 1 - (children[beyond, ::-1] > 0).argmax(axis=1)
             rest = rest - np.where(child > 0, sums[np.arange(len(child)), child - 1], 0.0)
             at = at * WIDTH + child
