@@ -14,11 +14,13 @@ from contextlib import ExitStack
 
 from harness import Contender, Report, race
 
+from brim.data.rows.prompts import Prompts
 from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.puzzle.config import GymConfig
+from brim.envs.puzzle.episode import GymEpisode
 from brim.envs.puzzle.wire.server import PuzzleServer, server_installed
+from brim.stream.episode_samples import EpisodeSampler
 from brim.stream.gym import GymEpisodeStream
-from brim.stream.gym_config import GymConfig
-from brim.stream.gym_episode import GymEpisode
 
 GAMES = ("lights", "nqueens", "futoshiki", "skyscrapers", "bridges", "minesweeper")
 LANES = (1, 8, 64)
@@ -82,8 +84,9 @@ def play(ports: Sequence[int], lanes: int, episodes: int) -> list[list[GymEpisod
         config = GymConfig(host="127.0.0.1", port=port, transport="tcp", games=GAMES, difficulty_range=(0.0, 0.4), lanes=lanes)
         async with GymEpisodeStream(config, ByteTokenizer(), episodes=episodes) as stream:
             found = [episode async for episode in stream.episodes()]
+        sampler = EpisodeSampler(Prompts(ByteTokenizer()))
         for episode in found:
-            stream.samples_of(episode)
+            sampler.samples(episode)
         return found
 
     async def every() -> list[list[GymEpisode]]:

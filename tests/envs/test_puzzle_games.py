@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from brim.envs.puzzle.candidates import candidates
-from brim.envs.puzzle.games import GAMES, LEVELS, PLAYABLE, QUICK, game
+from brim.envs.puzzle.games import GAMES, LEVELS, PLAYABLE, QUICK, EpisodeSpec, game
 from brim.envs.puzzle.hints import action_of
-from brim.envs.puzzle.policy import EpisodeSpec
 from brim.envs.puzzle.wire.errors import ProtocolError, ServerClosed, UnknownGame
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.envs.puzzle.wire.session import PuzzleSession
@@ -55,7 +54,7 @@ def test_hints_solve_an_easy_puzzle_and_listed_actions_are_moves(server, name):
             listed += action in actions
             outcome = await session.act(action)
             assert outcome.valid, outcome
-            if outcome.done:
+            if outcome.terminated:
                 return outcome.success, prompts, listed
             observation = outcome.observation
         return False, prompts, listed
@@ -110,8 +109,8 @@ def test_what_is_no_move_of_the_game_never_reaches_the_server(server):
         ]
         for action in [*NO_MOVES, *tricks]:
             outcome = await session.act(action)
-            assert (outcome.valid, outcome.code, outcome.done) == (False, "NOT_A_MOVE", False), action
-        assert (await session.act("check")).done is False
+            assert (outcome.valid, outcome.code, outcome.terminated) == (False, "NOT_A_MOVE", False), action
+        assert (await session.act("check")).terminated is False
         return before == await session.start(spec("tents"))
 
     assert in_session(server, talk)

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError
-from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
-from brim.envs.puzzle.policy import EpisodeSpec, Turn
-from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.games import EpisodeSpec
+from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy, Together, Turn
 
 
 def turn(number=0, step=0, **more):

@@ -9,11 +9,11 @@ import pytest
 from support.fault_proxy import FAULTS, FaultProxy
 
 from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.episode import EpisodeStatus
+from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.stream.gym import GymEpisodeStream
-from brim.stream.gym_config import GymConfig
-from brim.stream.sample import EpisodeStatus
 
 SHORT = ("lights", "nqueens", "graph_coloring", "mastermind", "knapsack", "scheduler", "sokoban")
 ENDS = {EpisodeStatus.SUCCESS, EpisodeStatus.FAILURE, EpisodeStatus.TIMEOUT, EpisodeStatus.ERROR}
@@ -183,7 +183,7 @@ def test_a_server_that_is_none_ends_the_stream_with_an_error_of_its_type_and_is_
             patience = 0.2 if serve is silent else 20.0  # for a first word
             options = {"read_timeout": 0.2, "connect_timeout": patience, "max_retries": 1, "max_retry_delay": 30.0}
             stream, ended = GymEpisodeStream(config(port, **options), ByteTokenizer(), episodes=200), []
-            with pytest.raises(error, match=f"127.0.0.1:{port} is no puzzle server, or gone"):
+            with pytest.raises(error, match=f"the puzzle server at 127.0.0.1:{port} does not answer as it should"):
                 async for episode in stream.episodes():
                     ended.append(episode)
             return ended, stream, len(calls)

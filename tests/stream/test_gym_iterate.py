@@ -12,8 +12,7 @@ from support.fake_gym import FakeGym, options
 
 from brim.core.errors import BrimError, MismatchError
 from brim.data.tokenizer.base import ByteTokenizer
-from brim.envs.puzzle.policies import RandomPolicy, ScriptedPolicy, SimplePolicy
-from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.policies import RandomPolicy, ScriptedPolicy, SimplePolicy, Together
 from brim.envs.puzzle.wire.errors import ServerClosed
 from brim.stream.gym import GymEpisodeStream
 
@@ -77,7 +76,7 @@ def test_a_policy_that_cancels_itself_or_cannot_begin_ends_the_stream(fake):
         def begin(self, episode):
             raise SystemExit(4)
 
-    with pytest.raises(BrimError, match="was cancelled by its policy"):
+    with pytest.raises(BrimError, match="was cancelled by its own work"):
         list(stream_of(fake, Raising(asyncio.CancelledError())))
     with pytest.raises(SystemExit):
         list(stream_of(fake, Unready()))
@@ -288,6 +287,22 @@ def test_an_episode_is_counted_once_whatever_happens_on_the_way(fake):
     next(iter(stream))
     assert [episode.spec.number for episode in stream.iter_episodes()] == list(range(6))
     assert counts(stream) == (6, 1)
+
+
+def test_played_episodes_come_with_their_samples_and_are_counted_once(fake):
+    whole = [sample.sample_id for sample in stream_of(fake)]
+    stream = stream_of(fake, keep=lambda episode: episode.spec.number % 2 == 0)
+    played = list(stream.iter_played())
+    assert [episode.spec.number for episode, _ in played] == list(range(6))
+    assert [len(samples) for _, samples in played] == [3, 0] * 3
+    assert counts(stream) == (6, 9)
+    assert stream.metrics.filtered == {"not kept": 9}
+
+    stream = stream_of(fake)
+    given = [next(iter(stream)).sample_id]
+    given += [sample.sample_id for _, samples in stream.iter_played() for sample in samples]
+    assert given == whole
+    assert counts(stream) == (6, 18)
 
 
 def test_keep_is_asked_once_for_an_episode(fake):

@@ -9,14 +9,13 @@ from support.fake_gym import OK, SOLVED, FakeGym, hang_up, options
 
 from brim.core.errors import OptionError
 from brim.data.tokenizer.base import ByteTokenizer
-from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy, SimplePolicy
-from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.together import Together
+from brim.envs.episode import Ending, EpisodeStatus
+from brim.envs.puzzle.games import EpisodeSpec
+from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy, SimplePolicy, Together
+from brim.envs.puzzle.run import find_server
 from brim.envs.puzzle.wire import session
 from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, ServerClosed, ServerTimeout, UnknownGame
 from brim.stream.gym import GymEpisodeStream
-from brim.stream.lanes import Backoff, Clock
-from brim.stream.sample import EpisodeStatus
 
 
 def press(turn):
@@ -141,7 +140,7 @@ def test_a_server_that_hangs_up_on_every_move_is_an_error_not_a_failure_and_then
     with FakeGym(on=hang_up) as fake:
         assert (only(fake, max_retries=retries).reason, fake.connections) == ("ServerClosed", retries + 1)
         stream, ended = stream_of(fake, episodes=100, max_retries=retries), []
-        with pytest.raises(ServerClosed, match=r"4 episodes in a row ended in an error.*the server closed the connection"):
+        with pytest.raises(ServerClosed, match=r"4 attempts in a row ended in an error.*the server closed the connection"):
             ended += stream.iter_episodes()
     assert stream.state == "error"
     assert stream.errors == {"ServerClosed": stream.metrics.num_episodes}
@@ -180,7 +179,7 @@ def test_an_outage_is_waited_for_and_no_episode_notices():
 def test_a_server_that_is_gone_ends_the_loop_and_nothing_is_counted_that_was_not_played(count):
     with FakeGym() as fake:
         stream, numbers = stream_of(fake, episodes=count), []
-        with pytest.raises(ConnectionFailed, match=r"the server is gone, for 0\.\d seconds and \d+ knocks: nothing listens"):
+        with pytest.raises(ConnectionFailed, match=r"has been unreachable for 0\.\d seconds and \d+ attempts: nothing listens"):
             for episode in stream.iter_episodes():
                 numbers.append(episode.spec.number)
                 if len(numbers) == 5:
@@ -196,23 +195,50 @@ def test_a_server_that_is_gone_ends_the_loop_and_nothing_is_counted_that_was_not
     assert numbers == list(range(40))
 
 
-def test_delays_double_up_to_their_limit(monkeypatch):
-    slept = []
+def test_a_server_that_is_expected_is_waited_for_even_if_it_was_never_there():
+    with FakeGym() as fake:
+        config = options(fake, retry_delay=0.05, max_retry_delay=5.0)
+        fake.leave()
+        with pytest.raises(ConnectionFailed, match="nothing listens"):
+            list(GymEpisodeStream(config, ByteTokenizer(), ScriptedPolicy(press), episodes=1))
+        threading.Timer(0.3, fake.come).start()
+        stream = GymEpisodeStream(config, ByteTokenizer(), ScriptedPolicy(press), episodes=4, wait_for_server=True)
+        assert {episode.reason for episode in stream.iter_episodes()} == {"solved"}
 
-    async def sleep(seconds):
-        slept.append(seconds)
 
-    async def pauses():
-        with FakeGym() as fake:
-            backoff = Backoff(options(fake, retry_delay=1.0, max_retry_delay=10.0), Clock())
-            monkeypatch.setattr("brim.stream.lanes.asyncio.sleep", sleep)
-            for attempt in range(1, 8):
-                await backoff.pause(attempt, 3)
-            monkeypatch.undo()
+def test_a_server_is_found_or_the_error_says_what_answers_instead():
+    with FakeGym() as fake:
+        config = options(fake, connect_timeout=0.5)
+        assert find_server(config) == "tcp"
 
-    asyncio.run(pauses())
-    for seconds, longest in zip(slept, [1, 2, 4, 8, 10, 10, 10], strict=True):
-        assert longest / 2 <= seconds <= longest
+        async def inside_a_loop():
+            return find_server(config)
+
+        assert asyncio.run(inside_a_loop()) == "tcp"
+        fake.leave()
+        with pytest.raises(ConnectionFailed, match="nothing listens"):
+            find_server(config)
+        fake.come()
+    assert "brim find server" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("move", "policy", "terminated", "reason"),
+    [
+        (None, ScriptedPolicy(press), True, "solved"),
+        (lambda moves, seen: [OK, seen(), "GAME OVER! It was red."], ScriptedPolicy(press), True, "lost"),
+        (None, ScriptedPolicy(lambda turn: "press 1 1" if turn.step == 0 else None), False, "gave up"),
+        (lambda moves, seen: [OK, seen()], ScriptedPolicy(press), False, "out of steps"),
+        (lambda moves, seen: [OK], ScriptedPolicy(press), False, "ProtocolError"),
+    ],
+)
+def test_an_episode_is_terminated_by_the_puzzle_or_truncated_by_anything_else(move, policy, terminated, reason):
+    with FakeGym(move=move) as fake:
+        episode = only(fake, policy, max_steps=5)
+    assert episode.reason == reason
+    assert (episode.terminated, episode.truncated) == (terminated, not terminated)
+    if reason in list(Ending):
+        assert (Ending(reason).terminated, Ending(reason).status) == (terminated, episode.status)
 
 
 @pytest.mark.parametrize("word", ["lights", "press"])

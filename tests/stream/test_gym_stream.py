@@ -6,24 +6,20 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, MismatchError, OptionError
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat
 from brim.data.tokenizer.base import ByteTokenizer
-from brim.envs.puzzle.games import QUICK
-from brim.envs.puzzle.policies import RandomPolicy, SimplePolicy
-from brim.envs.puzzle.policy import EpisodeSpec
-from brim.envs.puzzle.together import Together
+from brim.envs.episode import EpisodeStatus
+from brim.envs.puzzle.config import GymConfig, RewardConfig
+from brim.envs.puzzle.games import QUICK, EpisodeSpec
+from brim.envs.puzzle.policies import RandomPolicy, SimplePolicy, Together
 from brim.envs.puzzle.wire.errors import UnknownGame
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.stream.gym import GymEpisodeStream
-from brim.stream.gym_config import GymConfig, RewardConfig
-from brim.stream.lanes import Dispatcher
 from brim.stream.protocols import AsyncSampleStream, SampleStream
-from brim.stream.sample import EpisodeStatus, SampleSource
+from brim.stream.sample import SampleSource
 
 EASY = (0.0, 0.4)
 SHORT = ("lights", "nqueens", "mastermind", "graph_coloring")
@@ -96,7 +92,10 @@ def test_a_sample_is_what_a_row_with_a_prompt_and_a_response_would_be(server):
         assert (sample.step_index, sample.total_steps, sample.reward) == (step.step_index, len(episode.steps), step.reward)
         assert (sample.source, sample.dataset_id, sample.policy_version) == (SampleSource.GYM, "games", 17)
         assert (sample.success, sample.episode_status, sample.difficulty) == (True, EpisodeStatus.SUCCESS, 0.3)
-    assert [sample for episode in episodes for sample in stream.samples_of(episode)] == samples
+    stream.reset()
+    played = list(stream.iter_played())
+    assert [episode.steps for episode, _ in played] == [episode.steps for episode in episodes]
+    assert [sample for _, of_episode in played for sample in of_episode] == samples
 
 
 def test_a_stream_that_was_stopped_after_any_sample_goes_on_with_the_next(server):
@@ -179,29 +178,6 @@ def test_a_slow_consumer_does_not_let_the_lanes_run_ahead(server):
 
     asyncio.run(play())
     assert begun == sorted(set(begun))
-
-
-@given(st.integers(1, 4), st.integers(1, 8), st.integers(0, 30), st.sets(st.integers(0, 30), max_size=8), st.randoms(use_true_random=False))
-@settings(max_examples=60)
-def test_positions_are_given_once_in_order_and_never_too_far_ahead(lanes, window, count, skip, random):
-    async def run():
-        begun, finished = [], set()
-        dispatcher = Dispatcher(first=0, stop=count, skip=skip, window=window, begin=begun.append)
-        playing = [dispatcher.ask() for _ in range(lanes)]
-        while playing:
-            ready = [each for each in playing if each.done()]
-            assert ready  # somebody can always go on
-            chosen = random.choice(ready)
-            playing.remove(chosen)
-            if chosen.result() is not None:
-                unfinished = min(set(range(count)) - skip - finished)
-                assert begun[-1] - unfinished < window
-                finished.add(chosen.result())
-                dispatcher.finish(chosen.result())
-                playing.append(dispatcher.ask())
-        assert begun == sorted(set(range(count)) - skip)
-
-    asyncio.run(run())
 
 
 def test_lanes_that_decide_together_do_so_in_the_same_batches_every_time(server):

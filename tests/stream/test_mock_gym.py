@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.episode import EpisodeStatus
 from brim.stream.mock_gym import MockGymStream, level, right_action
 from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
-from brim.stream.sample import EpisodeStatus, SampleSource
+from brim.stream.sample import SampleSource
 
 BYTE = ByteTokenizer()
 

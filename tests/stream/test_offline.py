@@ -18,11 +18,12 @@ from brim.data.rows import jsonl
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat
 from brim.data.tokenizer.base import ByteTokenizer
+from brim.envs.episode import EpisodeStatus
 from brim.stream.offline import chunks
 from brim.stream.offline.shuffle import ShuffledRows
 from brim.stream.offline.stream import AsyncOfflineDatasetStream, OfflineDatasetStream
 from brim.stream.protocols import AsyncSampleStream, SampleStream, StreamState
-from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
+from brim.stream.sample import SampleSource, StreamSample
 
 BYTE = ByteTokenizer()
 

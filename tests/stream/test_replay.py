@@ -12,13 +12,14 @@ from support.replays import Naive, numbered, sample, samples
 
 from brim.core.errors import DataError, OptionError
 from brim.core.rng import Words
+from brim.envs.episode import DIFFICULTIES
 from brim.stream.replay import columns, sum_tree
 from brim.stream.replay import draw as replay_draw
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.replay.columns import Entries
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.replay.slots import IdIndex
-from brim.stream.sample import DIFFICULTIES, SampleSource
+from brim.stream.sample import SampleSource
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DataError
+from brim.envs.episode import DIFFICULTIES, EpisodeStatus
 from brim.stream.metrics import StreamMetrics
 from brim.stream.protocols import AsyncSampleStream, SampleStream
-from brim.stream.sample import DIFFICULTIES, EpisodeStatus, SampleSource, StreamSample
+from brim.stream.sample import SampleSource, StreamSample
 
 finite = st.floats(-1e9, 1e9)
 counts = st.integers(0, 10**6)

@@ -5,8 +5,8 @@ import contextlib
 import json
 
 from brim.core.wait.loop import LoopThread
+from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.games import GAMES
-from brim.stream.gym_config import GymConfig
 
 OK = {"type": "result", "success": True, "code": "OK"}
 SOLVED = {"type": "complete", "success": True}

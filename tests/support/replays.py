@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from brim.stream.sample import EpisodeStatus, SampleSource, StreamSample
+from brim.envs.episode import EpisodeStatus
+from brim.stream.sample import SampleSource, StreamSample
 
 
 def sample(id="a", tokens=(1, 2, 3), **fields):

@@ -12,10 +12,10 @@ from support.worlds import World, free_port, lines, trained, weights
 
 from brim.core.errors import BrimError, DataError, LengthError, MismatchError, OptionError
 from brim.data.rows.format import RowFormat
+from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.wire.errors import ConnectionFailed
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.plan.config import BatchingConfig
-from brim.stream.gym_config import GymConfig
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.train.online.config import OnlineConfig
 from brim.train.online.run import OnlineHooks, train_online

@@ -13,7 +13,8 @@ from brim.core.errors import OptionError
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat
 from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
-from brim.envs.puzzle.policy import EpisodeSpec, Turn
+from brim.envs.puzzle.games import EpisodeSpec
+from brim.envs.puzzle.policies import Turn
 from brim.train.online.policy import ModelPolicy
 
 ACTIONS = ("place 1 1 1", "place 1 1 12", "place 2 1 1", "press 3", "p")

@@ -1,6 +1,5 @@
 """`brim gym`: play on a puzzle server and keep the samples, look at what there is to play, start a server."""
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -11,12 +10,14 @@ from click.core import ParameterSource
 from brim.cli.gym_show import playing
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json, show_words
-from brim.envs.puzzle.games import GAMES, LEVELS, QUICK, Game
+from brim.envs.episode import LEVELS
+from brim.envs.puzzle.config import GymConfig
+from brim.envs.puzzle.episode import GymEpisode
+from brim.envs.puzzle.games import GAMES, QUICK, Game
+from brim.envs.puzzle.run import find_server
 from brim.envs.puzzle.wire.errors import PuzzleError
 from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
-from brim.envs.puzzle.wire.transport import TRANSPORTS, connect
-from brim.stream.gym_config import GymConfig
-from brim.stream.gym_episode import GymEpisode
+from brim.envs.puzzle.wire.transport import TRANSPORTS
 
 POLICIES = {
     "hint": "does what the server advises",
@@ -238,7 +239,7 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
     Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
     """
     asked = any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port", "transport", "timeout"))
-    server = asyncio.run(_ask(GymConfig(host=host, port=port, transport=transport, connect_timeout=timeout))) if asked else None
+    server = _ask(GymConfig(host=host, port=port, transport=transport, connect_timeout=timeout)) if asked else None
     games = [
         {
             "game": game.name,
@@ -285,15 +286,13 @@ def _when(game: dict[str, Any]) -> str:
     return "never" if not game["playable"] else "by default" if game["by_default"] else "if named"
 
 
-async def _ask(config: GymConfig) -> dict[str, Any]:
+def _ask(config: GymConfig) -> dict[str, Any]:
+    """Whether a server answers, for `info`."""
     found: dict[str, Any] = {"host": config.host, "port": config.port, "answers": False, "transport": None, "error": None}
-    deadline = asyncio.get_running_loop().time() + config.connect_timeout
     try:
-        connection = await connect(config.host, config.port, config.transport, deadline=deadline)
+        return {**found, "answers": True, "transport": find_server(config)}
     except PuzzleError as error:
         return {**found, "error": str(error)}
-    await connection.close()
-    return {**found, "answers": True, "transport": connection.name}
 
 
 @click.command()

@@ -1,10 +1,11 @@
+from brim.envs.episode import EpisodeStatus as EpisodeStatus
+from brim.envs.puzzle.config import GymConfig as GymConfig
+from brim.envs.puzzle.config import RewardConfig as RewardConfig
+from brim.envs.puzzle.episode import GymEpisode as GymEpisode
+from brim.envs.puzzle.episode import GymStep as GymStep
 from brim.stream.curriculum import Curriculum as Curriculum
 from brim.stream.curriculum import CurriculumConfig as CurriculumConfig
 from brim.stream.gym import GymEpisodeStream as GymEpisodeStream
-from brim.stream.gym_config import GymConfig as GymConfig
-from brim.stream.gym_config import RewardConfig as RewardConfig
-from brim.stream.gym_episode import GymEpisode as GymEpisode
-from brim.stream.gym_episode import GymStep as GymStep
 from brim.stream.metrics import StreamMetrics as StreamMetrics
 from brim.stream.mock_gym import MockGymStream as MockGymStream
 from brim.stream.offline.stream import AsyncOfflineDatasetStream as AsyncOfflineDatasetStream
@@ -15,7 +16,6 @@ from brim.stream.protocols import StreamState as StreamState
 from brim.stream.replay.buffer import ReplayBuffer as ReplayBuffer
 from brim.stream.replay.config import BufferEvictionPolicy as BufferEvictionPolicy
 from brim.stream.replay.config import ReplayBufferConfig as ReplayBufferConfig
-from brim.stream.sample import EpisodeStatus as EpisodeStatus
 from brim.stream.sample import SampleSource as SampleSource
 from brim.stream.sample import StreamSample as StreamSample
 from brim.stream.window import RollingBatchPlanWindow as RollingBatchPlanWindow

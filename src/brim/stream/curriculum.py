@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.core.options import check_counts
 from brim.core.rng import raw_bits
-from brim.stream.sample import DIFFICULTIES
+from brim.envs.episode import DIFFICULTIES, LEVELS
 
 FORMAT = "brim.curriculum/1"
 
@@ -119,5 +119,5 @@ class Curriculum:
         self.target, self.wins, self.played = state["target"], state["wins"], state["played"]
 
 
-PLAYED = {level: DIFFICULTIES[level] for level in ("easy", "medium", "hard")}
+PLAYED = {level: DIFFICULTIES[level] for level in LEVELS}
 """The levels that games have."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.core.errors import DataError, did_you_mean
-from brim.stream.sample import EpisodeStatus, StreamSample
+from brim.envs.episode import EpisodeStatus
+from brim.stream.sample import StreamSample
 
 
 @dataclass(slots=True)

@@ -21,11 +21,10 @@ from brim.core.rng import permutation, raw_bits
 from brim.data.rows.encode import encode_rows
 from brim.data.rows.format import RowFormat
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
+from brim.envs.episode import DIFFICULTIES, LEVELS, EpisodeStatus
 from brim.stream.offline.positioned import PositionedStream
 from brim.stream.protocols import StreamState
-from brim.stream.sample import DIFFICULTIES, EpisodeStatus, SampleSource, StreamSample
-
-LEVELS = ("easy", "medium", "hard")
+from brim.stream.sample import SampleSource, StreamSample
 
 
 class MockGymStream(PositionedStream):

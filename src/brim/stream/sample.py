@@ -22,9 +22,7 @@ from brim.core.errors import DataError, did_you_mean
 from brim.core.options import one_of
 from brim.data.ids import SampleId
 from brim.data.sample import Sample
-
-DIFFICULTIES: Mapping[str, float] = {"trivial": 0.1, "easy": 0.3, "medium": 0.5, "hard": 0.7, "expert": 0.9}
-"""What difficulties in words are as numbers."""
+from brim.envs.episode import EpisodeStatus
 
 
 class SampleSource(StrEnum):
@@ -32,17 +30,6 @@ class SampleSource(StrEnum):
     GYM = "gym"
     REPLAY = "replay"
     SYNTHETIC = "synthetic"
-
-
-class EpisodeStatus(StrEnum):
-    """How an episode stands. The last four are how it can end."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCESS = "success"
-    FAILURE = "failure"
-    TIMEOUT = "timeout"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -77,7 +77,7 @@ def online_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def online_config(sft: Any, options: dict[str, Any], given: set[str]) -> Any:
     """The options of a new run."""
-    from brim.stream.gym_config import GymConfig
+    from brim.envs.puzzle.config import GymConfig
     from brim.train.online.config import OnlineConfig
 
     gym, playing = _split(options, given)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from brim.core.errors import OptionError
-from brim.core.rng import raw_bits
+from brim.core.rng import share
 from brim.core.wait.clock import Clock
 
 ConnectionT = TypeVar("ConnectionT")
@@ -48,8 +48,7 @@ class Retry:
         The jitter is a function of the seed, the purpose, the number and the attempt, so a run can be repeated.
         """
         longest = min(self.delay * 2 ** min(attempt - 1, 30), self.max_delay)
-        share = int(raw_bits(attempt, seed=self.seed, purpose=purpose, epoch=number)[-1]) / 2**64
-        return longest * (0.5 + share / 2)
+        return longest * (0.5 + share(seed=self.seed, purpose=purpose, epoch=number, index=attempt - 1) / 2)
 
 
 class Backoff(Generic[ConnectionT]):

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from brim.core.errors import did_you_mean
+from brim.core.errors import OptionError, did_you_mean
+from brim.core.options import one_of
+from brim.envs.episode import LEVELS
 from brim.envs.puzzle.wire.errors import UnknownGame
 
 Observation = Mapping[str, Any]
 Board = Literal["grid", "display", "lines"]
-
-LEVELS = ("easy", "medium", "hard")
-"""The difficulties that every game has."""
 
 _INT = r"-?\d{1,4}"
 _WORDS = {
@@ -105,6 +104,34 @@ def game(name: str) -> Game:
     if found.unplayable:
         raise UnknownGame(f"{name} cannot be played to its end: {found.unplayable}")
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSpec:
+    """Which puzzle is played: the same game, difficulty and seed give the same puzzle on every server."""
+
+    number: int
+    """The number of the episode in its run, from 0."""
+    game: str
+    difficulty: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            UnknownGame: There is no such game, or it cannot be played to its end.
+            OptionError: There is no such difficulty, or a number is negative or not an integer.
+        """
+        game(self.game)
+        one_of("difficulty", self.difficulty, LEVELS)
+        for name in ("number", "seed"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise OptionError(f"the {name} of an episode must be an integer that is not negative, got {value!r}")
+
+    @property
+    def episode_id(self) -> str:
+        return f"{self.game}-{self.difficulty}-{self.seed}"
 
 
 _PLACE = ("place r c v", "clear r c")

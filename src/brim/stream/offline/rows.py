@@ -16,7 +16,8 @@ from brim.data.rows.encode import Where, encode_rows
 from brim.data.rows.format import ID_FIELDS, Layout, Row
 from brim.data.rows.row_ids import row_id
 from brim.data.tokenizer.base import Tokenizer
-from brim.stream.sample import DIFFICULTIES, EpisodeStatus, StreamSample
+from brim.envs.episode import DIFFICULTIES, EpisodeStatus
+from brim.stream.sample import StreamSample
 
 PLAIN = ("episode_id", "episode_status", "step_index", "total_steps", "reward", "success", "policy_version", "priority")
 

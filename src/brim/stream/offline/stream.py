@@ -29,11 +29,12 @@ from brim.data.rows.format import RowFormat
 from brim.data.rows.open import layout_of, open_source
 from brim.data.rows.source import Source
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
+from brim.envs.episode import DIFFICULTIES
 from brim.stream.offline.chunks import Chunk, ChunkReader, Place, Shuffling
 from brim.stream.offline.positioned import PositionedStream
 from brim.stream.offline.rows import RowReader, id_in_meta
 from brim.stream.protocols import StreamState
-from brim.stream.sample import DIFFICULTIES, StreamSample
+from brim.stream.sample import StreamSample
 
 
 class OfflineDatasetStream(PositionedStream):

@@ -17,7 +17,8 @@ from brim.core.arrays import begins, ends
 from brim.core.errors import DataError
 from brim.core.options import LONGEST
 from brim.data.ids import SampleId
-from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample
+from brim.envs.episode import EpisodeStatus
+from brim.stream.sample import FIELDS, SampleSource, StreamSample
 
 try:
     from brim.stream.replay import _kernel as kernel

@@ -23,10 +23,11 @@ from brim.core.document import Document
 from brim.core.errors import BrimError, DamagedError, DataError, did_you_mean
 from brim.core.fingerprint import digest_bytes
 from brim.data.ids import SampleId
+from brim.envs.episode import EpisodeStatus
 from brim.stream.replay.columns import TEXTS, TYPES, Entries, objects
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.replay.slots import ReplayCounts
-from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample
+from brim.stream.sample import FIELDS, SampleSource, StreamSample
 
 FORMAT = "brim.replay/1"
 JSON = Document(

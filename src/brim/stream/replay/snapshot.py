@@ -18,8 +18,9 @@ from brim.core.options import one_of
 from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.data.token_store import TokenStore
+from brim.envs.episode import DIFFICULTIES
 from brim.stream.replay.columns import CHUNK, SOURCES, Entries, gather, read_only
-from brim.stream.sample import DIFFICULTIES, SampleSource, StreamSample
+from brim.stream.sample import SampleSource, StreamSample
 
 Rows = NDArray[np.integer[Any]]
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 from brim.core.errors import MismatchError, OptionError, did_you_mean
 from brim.core.options import check_counts, one_of
+from brim.envs.episode import DIFFICULTIES
+from brim.envs.puzzle.config import GymConfig, RewardConfig
 from brim.stream.curriculum import CurriculumConfig
-from brim.stream.gym_config import GymConfig, RewardConfig
 from brim.stream.replay.config import ReplayBufferConfig
-from brim.stream.sample import DIFFICULTIES
 from brim.stream.window import WindowConfig
 from brim.train.config import SftConfig
 

@@ -16,11 +16,9 @@ from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.core.options import LONGEST
 from brim.core.rng import raw_bits
-from brim.data.rows.encode import encode_rows
-from brim.data.rows.format import RowFormat
+from brim.data.rows.prompts import Prompts
 from brim.data.tokenizer.base import Tokenizer, Tokens
-from brim.envs.puzzle.policy import Turn
-from brim.envs.puzzle.together import Together
+from brim.envs.puzzle.policies import Together, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +44,22 @@ class ModelPolicy(Together):
         if not 0 <= temperature < math.inf:
             raise OptionError(f"temperature must not be negative or infinite, got {temperature}")
         super().__init__(self.choose)
-        self.longest, self.unread = longest or LONGEST, 0
-        """How many tokens the model reads, and how many positions it could not."""
-        self.model, self.tokenizer, self.end_token, self.temperature, self.seed = model, tokenizer, tokenizer.eos_id, temperature, seed
+        self.longest = longest or LONGEST
+        """How many tokens the model reads."""
+        self.unread = 0
+        """How many positions were too long for it."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.prompts = Prompts(tokenizer)
+        """The prompts that the model has read, for whoever makes samples of them."""
+        self.end_token = tokenizer.eos_id
+        self.temperature = temperature
+        self.seed = seed
 
     @torch.no_grad()
     def choose(self, turns: Sequence[Turn]) -> list[str | None]:
         """An action for each."""
-        writers = [_Writer(turn, self.tokenizer, self.end_token, self.seed, self.longest) for turn in turns]
+        writers = [_Writer(turn, self.prompts, self.end_token, self.seed, self.longest) for turn in turns]
         self.unread += sum(writer.gives_up for writer in writers)
         training = self.model.training
         self.model.eval()
@@ -80,11 +86,12 @@ class ModelPolicy(Together):
 class _Writer:
     """One action in the making."""
 
-    def __init__(self, turn: Turn, tokenizer: Tokenizer, end: int, seed: int, longest: int) -> None:
-        self._tokenizer, self._end = tokenizer, end
-        self.tokens: list[int] = _prompt(turn.prompt, tokenizer) or [end]
+    def __init__(self, turn: Turn, prompts: Prompts, end: int, seed: int, longest: int) -> None:
+        self._tokenizer = prompts.tokenizer
+        self._end = end
+        self.tokens: list[int] = prompts.tokens(turn.prompt).tolist() or [end]
         self._begin = len(self.tokens)
-        actions = tokenizer.encode_batch(list(turn.actions))
+        actions = self._tokenizer.encode_batch(list(turn.actions))
         most = max((len(tokens) + 1 for tokens in actions), default=FREELY)
         self._draws = raw_bits(most, seed=seed, purpose=f"act {turn.step}", epoch=turn.episode.number)
         self._drawn = 0
@@ -124,12 +131,6 @@ class _Writer:
         """Where only one token can follow, it does."""
         while not self._over and self._tree is not None and len(self._tree) == 1:
             self._append(next(iter(self._tree)))
-
-
-def _prompt(prompt: str, tokenizer: Tokenizer) -> list[int]:
-    """As a sample has it: what is read before what is learned."""
-    tokens, learned = encode_rows([{"prompt": prompt, "response": "."}], tokenizer, RowFormat(shape="prompt"), lambda _: "a prompt")[0]
-    return tokens[learned == 0].tolist()
 
 
 def _tree(actions: list[Tokens], end: int) -> Tree:

@@ -23,9 +23,10 @@ from brim.core.progress import silent
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import open_source
+from brim.envs.puzzle.episode import GymEpisode
+from brim.envs.puzzle.run import find_server
 from brim.plan.position import CheckpointPosition
 from brim.stream.curriculum import Curriculum
-from brim.stream.gym_episode import GymEpisode
 from brim.stream.offline.stream import OfflineDatasetStream
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.window import RollingBatchPlanWindow
@@ -35,7 +36,7 @@ from brim.train.log import Records, Rounds
 from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
 from brim.train.online.config import OnlineConfig
 from brim.train.online.policy import ModelPolicy
-from brim.train.online.rounds import Round, find_server, play_round
+from brim.train.online.rounds import Round, play_round
 from brim.train.prepare import Bar, left_out, no_bar, step_size
 from brim.train.ranks import Ranks, join_ranks
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
@@ -258,7 +259,6 @@ class OnlineRun(Run):
         def play() -> Round:
             return play_round(
                 self.online,
-                self.tokenizer,
                 policy,
                 self.curriculum,
                 number=self.round,

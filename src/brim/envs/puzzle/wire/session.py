@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import orjson
 
-from brim.envs.puzzle.games import Game, game
-from brim.envs.puzzle.policy import EpisodeSpec
+from brim.envs.puzzle.games import EpisodeSpec, Game, game
 from brim.envs.puzzle.wire.errors import ProtocolError, PuzzleError
 from brim.envs.puzzle.wire.transport import Connection, TransportName, connect
 
@@ -28,12 +27,14 @@ _MAX_HINT, _MAX_DISPLAY, _MAX_SIDE, _MAX_CELL = 500, 1 << 16, 40, 9999
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of an action."""
+    """The outcome of an action."""
 
     valid: bool
+    """Whether the server accepted it."""
     observation: dict[str, Any]
-    """After it; as before, if it was invalid."""
-    done: bool
+    """The position after it; the one before, if it was invalid."""
+    terminated: bool
+    """Whether it ended the puzzle, by solving or by losing it."""
     success: bool
     code: str
     """The server's, such as PLACED; NOT_A_MOVE if the action was never sent, CLOSED if it ended the session."""
@@ -143,7 +144,7 @@ class PuzzleSession:
         solved = reply.complete == [True]
         over = bool(reply.complete) or reply.lost
         if action == "check":
-            return self._outcome(valid=True, done=over, success=solved, code="CHECK")
+            return self._outcome(valid=True, terminated=over, success=solved, code="CHECK")
         if len(reply.results) != 1 or len(reply.observations) > 1:
             found = f"{len(reply.results)} results and {len(reply.observations)} positions"
             raise self._break(ProtocolError(f"{action!r} was answered with {found}, not with one"))
@@ -156,7 +157,7 @@ class PuzzleSession:
         if valid:
             self._see(reply.observations[0])
         success = valid and (solved or (not over and self._observation.get("is_complete") is True))
-        return self._outcome(valid=valid, done=success or over, success=success, code=code, message=message)
+        return self._outcome(valid=valid, terminated=success or over, success=success, code=code, message=message)
 
     def _see(self, observation: dict[str, Any]) -> None:
         assert self._game is not None
@@ -168,8 +169,8 @@ class PuzzleSession:
             raise self._break(ProtocolError(f"the server sent a position of {spec.episode_id} {wrong}"))
         self._observation = observation
 
-    def _outcome(self, *, valid: bool, code: str, message: str = "", done: bool = False, success: bool = False) -> Outcome:
-        return Outcome(valid=valid, observation=self._observation, done=done, success=success, code=code, message=message)
+    def _outcome(self, *, valid: bool, code: str, message: str = "", terminated: bool = False, success: bool = False) -> Outcome:
+        return Outcome(valid=valid, observation=self._observation, terminated=terminated, success=success, code=code, message=message)
 
     async def _ask(self, lines: Sequence[str], *, last_only: bool = False) -> _Reply:
         """Send lines, and read until the server has answered the last of them."""

@@ -1,4 +1,4 @@
-"""Options of a gym stream: where the server is, what is played, how long anything may take, what an episode is worth."""
+"""Options of playing: where the server is, which puzzles are played, how long anything may take, and the rewards."""
 
 import math
 from collections.abc import Sequence
@@ -8,26 +8,25 @@ from typing import Any, cast
 from brim.core.errors import OptionError
 from brim.core.options import check_counts, one_of
 from brim.core.rng import raw_bits
-from brim.envs.puzzle.games import LEVELS, QUICK, game
-from brim.envs.puzzle.policy import EpisodeSpec
+from brim.envs.episode import DIFFICULTIES, LEVELS
+from brim.envs.puzzle.games import QUICK, EpisodeSpec, game
 from brim.envs.puzzle.wire.transport import TRANSPORTS, TransportName
-from brim.stream.sample import DIFFICULTIES
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """What an episode is worth. Only its end can add to it: whatever can be done again and again costs, so that nothing can be farmed."""
+    """The rewards of an episode. Only its end can earn one: whatever can be repeated costs, so that no reward can be farmed."""
 
     success: float = 1.0
-    """For the action that solves the puzzle."""
+    """Reward of the action that solves the puzzle."""
     failure: float = 0.0
-    """For the action that loses it."""
+    """Reward of the action that loses it."""
     step: float = -0.01
-    """For every action."""
+    """Reward of every action."""
     invalid: float = -0.1
-    """For an action that the server refuses, and for one that is no move at all."""
+    """Reward of an action that the server refuses, and of one that is not a move of the game."""
     hint: float = -0.05
-    """For every hint before the action."""
+    """Reward of every hint before the action."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -52,26 +51,27 @@ class GymConfig:
     port: int = 8023
     transport: TransportName = "auto"
     games: tuple[str, ...] | None = None
-    """None is all games that a server makes quickly and shows whole. A single name will do; what is named twice comes twice as often."""
+    """The games that are played: one name or several; a game that is named twice is played twice as often. None means all games that a
+    server generates quickly and shows completely."""
     difficulty_range: tuple[float, float] = (0.0, 1.0)
-    """Easy is 0.3, medium 0.5, hard 0.7; those within are played."""
+    """Lowest and highest difficulty that is played: easy is 0.3, medium 0.5, hard 0.7."""
     lanes: int = 8
-    """Episodes that are played at once, each over a connection of its own."""
+    """Episodes that are played at the same time, each over a connection of its own."""
     max_steps: int = 200
-    """An episode that is not solved by then is a failure."""
+    """Upper limit of the actions of an episode; one that is not solved by then is truncated and counts as a failure."""
     connect_timeout: float = 10.0
-    """In seconds, as all times here."""
+    """Upper limit of the time to connect, in seconds, as all times here."""
     read_timeout: float = 30.0
-    """For a whole reply."""
+    """Upper limit of the time until a reply is complete."""
     episode_timeout: float = 300.0
-    """For an episode, with all reconnecting and all thinking of the policy, but without the time in which nothing listens, or in which
-    lanes wait for a consumer that has enough to take."""
+    """Upper limit of the time for an episode. Reconnecting and the policy's own time count; the time in which the server is unreachable, or
+    in which the lanes wait for the consumer, does not."""
     max_retries: int = 3
-    """How often an episode is taken up again after its connection failed."""
+    """How often an episode is resumed on a new connection after its connection failed."""
     retry_delay: float = 1.0
-    """Before the first retry; it doubles with each one that follows."""
+    """Delay before the first retry; it doubles with every further one."""
     max_retry_delay: float = 30.0
-    """The longest of these. A server that was there and that nobody finds any more is waited for as long as this, then it is gone."""
+    """Upper limit of the retry delay. A server that stays unreachable for longer ends the run with ConnectionFailed."""
     seed: int = 42
     """Decides which puzzles are played."""
     rewards: RewardConfig = field(default_factory=RewardConfig)
@@ -125,12 +125,12 @@ class GymConfig:
         return tuple(level for level in LEVELS if low <= DIFFICULTIES[level] <= high)
 
     def episode(self, number: int) -> EpisodeSpec:
-        """The `number`-th episode of a run: a function of the seed, the games and the difficulties alone."""
+        """Episode `number` of a run: a function of the seed, the games and the difficulties alone."""
         games = self.games or QUICK
         which, how, seed = (int(word) for word in raw_bits(3, seed=self.seed, purpose="gym/episode", epoch=number))
         return EpisodeSpec(number=number, game=games[which % len(games)], difficulty=self.levels[how % len(self.levels)], seed=seed >> 33)
 
 
 def is_number(value: object) -> bool:
-    """An integer or a real one; true and false are none."""
+    """Whether the value is an integer or a float; a boolean is neither."""
     return isinstance(value, int | float) and not isinstance(value, bool)
