@@ -172,7 +172,7 @@ def test_a_planned_epoch_costs_what_its_microbatches_do(lengths, kind):
         "packed": BatchingConfig(token_budget=300, packing=PackingConfig(max_length=250)),
     }[kind]
     plan = BatchPlan.build(as_table(lengths), config)
-    found = strategy_of("x", plan.epochs.built(0).columns)
+    found = strategy_of("x", plan.columns(0))
     specs = list(plan.get_epoch(0))
     assert found.fill == sum((spec.fill for spec in specs), type(found.fill)())
     assert found.batches == len(specs)
@@ -233,7 +233,7 @@ def test_the_options_of_a_strategy_build_it(tmp_path):
                 words = ["-l", str(tmp_path / "lengths.brim"), "-o", str(tmp_path / "plan"), *strategy.options.split()]
                 done = CliRunner().invoke(build, words)
                 assert done.exit_code == 0, done.output
-                built = strategy_of(strategy.name, BatchPlan.load(tmp_path / "plan").epochs.built(0).columns, strategy.options)
+                built = strategy_of(strategy.name, BatchPlan.load(tmp_path / "plan").columns(0), strategy.options)
                 assert built == strategy
 
 

@@ -123,7 +123,7 @@ def test_the_page_says_what_the_plan_is():
     for said in (made.fingerprint, made.table.fingerprint, "belong to this plan", "Plan runs/plan", "pad_to_bucket"):
         assert said in visible
     for epoch in range(made.num_epochs):
-        assert made.epochs.built(epoch).columns.fingerprint in visible
+        assert made.columns(epoch).fingerprint in visible
     for option in made.config.to_dict():
         assert f"<dt>{option.replace('_', ' ')}</dt>" in visible
 

@@ -10,7 +10,7 @@ from support.reports import KINDS, plan, plans
 
 from brim import Fill, OptionError
 from brim.analyze.plan_report.view import METRICS, create_plan_view, imbalance, order_stats, waste_stats
-from brim.plan.deal import ATTENTION_SCALE
+from brim.plan.cost import ATTENTION_SCALE
 
 worlds = st.lists(st.integers(1, 5), min_size=1, max_size=2, unique=True)
 

@@ -47,7 +47,7 @@ def test_another_layout_of_the_same_values_is_the_same_document():
         (b"\xff", DamagedError, "here is truncated or damaged: it is not JSON; write it again"),
         (b'{"a": NaN}', DamagedError, "here is truncated or damaged: it is not JSON; write it again"),
         (b"[" * 200_000, DamagedError, "here is truncated or damaged: it is nested too deeply; write it again"),
-        (b"[1]", DataError, "here is not a test: it is not a JSON object; write it again"),
+        (b"[1]", DamagedError, "here is truncated or damaged: it is not a JSON object; write it again"),
         (b"{}", DataError, "here is not a test: it does not say that it is brim.test; write it again"),
         (b'{"format": 3}', DataError, "here is not a test: it does not say that it is brim.test; write it again"),
         (b'{"format": "brim.testing/2"}', DataError, "here is not a test: it does not say that it is brim.test; write it again"),

@@ -179,7 +179,7 @@ def test_a_build_that_adds_rows_can_be_stopped_and_continued_too(data, tmp_path,
 
 def test_two_builds_of_one_output_do_not_mix(data, tmp_path):
     def second(*_):
-        with pytest.raises(BrimError, match="another build is writing"):
+        with pytest.raises(BrimError, match="another process is writing"):
             build_lengths(data, tmp_path / "out")
 
     assert len(build_lengths(data, tmp_path / "out", progress=second).cache) == 200

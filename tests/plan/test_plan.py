@@ -141,8 +141,8 @@ def test_what_drop_last_leaves_out_is_named(table, config):
 def test_same_inputs_same_epoch_and_other_epochs_differ_only_in_order(table, config):
     one, other = (BatchPlan.build(table, config, num_epochs=2) for _ in range(2))
     assert one.fingerprint == other.fingerprint
-    assert one.epochs.built(1).columns.fingerprint == other.epochs.built(1).columns.fingerprint
-    assert sorted(one.epochs.built(0).columns.unit) == sorted(one.epochs.built(1).columns.unit)
+    assert one.columns(1).fingerprint == other.columns(1).fingerprint
+    assert sorted(one.columns(0).unit) == sorted(one.columns(1).unit)
 
 
 @given(st.dictionaries(st.text(max_size=3) | st.integers(0, 50), st.integers(0, 30), min_size=1), st.randoms(use_true_random=False))
@@ -165,7 +165,7 @@ for packing in (None, PackingConfig(max_length=128)):
         if not (packing and buckets):
             config = BatchingConfig(token_budget=512, packing=packing, num_buckets=buckets, microbatches_per_step=3)
             plan = BatchPlan.build(lengths, config, num_epochs=2)
-            print(plan.fingerprint, [plan.epochs.built(e).columns.fingerprint for e in range(2)])
+            print(plan.fingerprint, [plan.columns(e).fingerprint for e in range(2)])
             print(compute_batch_fingerprint(plan.iter_epoch(1), config).fingerprint)
 """
 
@@ -194,7 +194,7 @@ def test_a_plan_is_the_same_in_every_process_and_the_one_it_always_was():
 def test_seeds_and_epochs_are_not_added_up():
     table = LengthCache(Ids.rows(2000), lognormal(2000))
     plans = {seed: BatchPlan.build(table, BatchingConfig(token_budget=8192, seed=seed), num_epochs=2) for seed in (42, 43)}
-    assert plans[42].epochs.built(1).columns.fingerprint != plans[43].epochs.built(0).columns.fingerprint
+    assert plans[42].columns(1).fingerprint != plans[43].columns(0).fingerprint
 
 
 CHANGES = {

@@ -127,7 +127,7 @@ def test_two_ragged_axes_are_filled_far_better_than_by_their_sum():
 @given(tables(), configs(shuffle=False))
 def test_without_shuffle_batches_keep_the_order_of_the_data_in_every_epoch(table, config):
     plan = BatchPlan.build(table, config, num_epochs=2)
-    one, two = (plan.epochs.built(epoch).columns for epoch in range(2))
+    one, two = (plan.columns(epoch) for epoch in range(2))
     assert one.fingerprint == two.fingerprint
     microbatches = [microbatch for microbatch in plan.get_epoch(0) if not microbatch.is_null]
     assert sorted(row for microbatch in microbatches for row in microbatch.indices) == list(range(len(table)))

@@ -117,12 +117,12 @@ def run_killed(plan, world_sizes, stops):
 def test_killed_at_any_microbatch_and_resumed_on_any_number_of_ranks_nothing_is_repeated_or_skipped(table, config, history):
     plan = BatchPlan.build(table, config, num_epochs=2)
     seen = run_killed(plan, [*(world_size for world_size, _ in history), 3], [stop for _, stop in history])
-    assert seen == [(epoch, index) for epoch in range(2) for index in range(plan.epochs.num_microbatches(epoch))]
+    assert seen == [(epoch, index) for epoch in range(2) for index in range(len(plan.columns(epoch)))]
 
 
 def test_killed_at_every_microbatch_8_ranks_become_6():
     plan = BatchPlan.build(SMALL, BatchingConfig(token_budget=2048), num_epochs=2)
-    everything = [(epoch, index) for epoch in range(2) for index in range(plan.epochs.num_microbatches(epoch))]
+    everything = [(epoch, index) for epoch in range(2) for index in range(len(plan.columns(epoch)))]
     rounds = plan.shard(0, 8).total_microbatches
     for stop in range(rounds + 1):
         assert run_killed(plan, [8, 6], [stop]) == everything

@@ -21,7 +21,7 @@ from brim.data.lengths import LengthCache
 from brim.data.nested.lengths import axes_by_name
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig
-from brim.plan.deal import cost
+from brim.plan.cost import cost
 from brim.plan.epoch import EpochColumns
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
@@ -120,7 +120,7 @@ def compare_strategies(
     return (
         random_batches(lengths[:, None], size, seed=seed, pad_to_multiple=pad_to_multiple),
         grouped_batches(lengths[:, None], size, seed=seed, pad_to_multiple=pad_to_multiple),
-        *(strategy_of(name, BatchPlan.build(table, config).epochs.built(0).columns, said) for name, said, config in planned),
+        *(strategy_of(name, BatchPlan.build(table, config).columns(0), said) for name, said, config in planned),
     )
 
 
@@ -131,7 +131,7 @@ def _nested_strategies(table: LengthCache, shared: "Shared", batch_size: int | N
     return (
         random_batches(axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
         grouped_batches(axes, size, seed=shared.seed, pad_to_multiple=shared.pad_to_multiple),
-        strategy_of(WINDOWS, plan.epochs.built(0).columns, shared.said),
+        strategy_of(WINDOWS, plan.columns(0), shared.said),
     )
 
 

@@ -47,8 +47,12 @@ class Document:
         """Return the bytes of a document: indented JSON that begins with its format and ends with its checksum."""
         document = {"format": self.format, **values}
         if self.checksum != "none":
-            document["checksum"] = _digest(document)
+            document["checksum"] = self.digest(values)
         return json.dumps(document, indent=2).encode() + b"\n"
+
+    def digest(self, values: Mapping[str, Any]) -> str:
+        """Return the checksum of a document with these values."""
+        return _digest({"format": self.format, **values})
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
         """Write a document, whole or not at all."""
@@ -98,7 +102,7 @@ class Document:
         """Do the same with values that were parsed already."""
         family = self.format.split("/")[0]
         if not isinstance(values, dict):
-            self._refuse(DataError, f"{name} is not {self.what}: it is not a JSON object", again)
+            self._refuse(DamagedError, f"{name} is truncated or damaged: it is not a JSON object", again)
         values = dict(cast(dict[str, Any], values))
         format = values.get("format")
         if not isinstance(format, str) or format.split("/")[0] != family:

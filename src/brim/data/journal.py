@@ -2,13 +2,13 @@
 
 A file beside the output, `.<name>.journal`, of records that are only ever appended: each has its size and checksum before its bytes,
 so a record that was torn off is recognised and cut. A header record says which data and which tokenizer the records after it belong
-to; when the data has grown between two runs, a new header is appended and everything before it stays valid. The file is locked
-while a build has it open: two builds of one output never mix. It is removed when the output has been written.
+to; when the data has grown between two runs, a new header is appended and everything before it stays valid. The output is locked
+while a build has its journal open: two builds of one output never mix. It is removed when the output has been written.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,8 +17,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from brim.core.errors import BrimError, OptionError
 from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
+from brim.core.lock import locked
+from brim.core.temporary import unwritable
 from brim.data.rows.row_ids import IdBlock
 
 FORMAT = "brim.journal/1"
@@ -71,13 +72,18 @@ class Journal:
     """The journal of one output, locked from the start to `close`."""
 
     def __init__(self, output: Path) -> None:
-        """Raises:
-        OptionError: The directory cannot be written to.
-        BrimError: Another build has it.
+        """Lock the output and open its journal.
+
+        Raises:
+            OptionError: The directory cannot be written to.
+            BrimError: Another process is writing the output.
         """
         self.path = _beside(output)
-        self._file = _locked(self.path, output)
         self._records = 0
+        with ExitStack() as stack:
+            stack.enter_context(locked(output))
+            self._file = stack.enter_context(_opened(self.path, output))
+            self._held = stack.pop_all()
 
     def recover(self) -> tuple[dict[str, Any] | None, list[Measured]]:
         """The last header and everything measured under it and before it. What follows the last whole record is cut off."""
@@ -112,7 +118,7 @@ class Journal:
         """Release the lock; the file stays only if it is to be kept and has something to continue from."""
         if not (keep and self._records):
             self.path.unlink(missing_ok=True)
-        self._file.close()
+        self._held.close()
 
     def _write(self, kind: bytes, record: bytes) -> None:
         self._file.write(b"%s %d %s\n" % (kind, len(record), digest_bytes(record).encode()) + record)
@@ -130,22 +136,8 @@ class Journal:
             yield parts[0], record, self._file.tell()
 
 
-def _locked(path: Path, output: Path) -> IO[bytes]:
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-        except OSError as error:
-            raise OptionError(f"cannot write {output}: {error.strerror or error}") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise BrimError(f"another build is writing {output}; wait for it to end, or choose another output") from None
-        # Whoever held the lock before may have removed the file between our opening and our locking it.
-        try:
-            if os.path.samestat(os.stat(path), os.fstat(file.fileno())):
-                return file
-        except FileNotFoundError:
-            pass
-        file.close()
+def _opened(path: Path, output: Path) -> IO[bytes]:
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    except OSError as error:
+        raise unwritable(output, error) from None

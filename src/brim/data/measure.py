@@ -91,7 +91,7 @@ def build_lengths(
     Raises:
         DataError: A row or the data set is not what it should be; nothing is written.
         OptionError: The output cannot be written or is not a length cache, or there is no such tokenizer.
-        BrimError: Another build is writing the same output, or a worker process died; then run again to continue.
+        BrimError: Another process is writing the same output, or a worker process died; then run again to continue.
     """
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers is {workers}; it must be at least 1")

@@ -4,13 +4,13 @@ Two ways to group. Fixed shapes: `bucket_edges` (or `num_buckets`, to have them 
 program per shape. Sorted windows: neither of them, for the least padding. Both are random across epochs and reproducible.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
-from brim.core.errors import OptionError, did_you_mean
+from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
-from brim.core.options import check_counts, one_of
+from brim.core.options import check_counts, from_dict, one_of
 from brim.plan.buckets import check_edges
 from brim.plan.packing import PackingConfig
 
@@ -151,10 +151,9 @@ class BatchingConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BatchingConfig":
-        known = {field.name for field in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise OptionError(f"unknown option {name!r}.{did_you_mean(name, known)}")
-        packing = values.get("packing")
-        options: dict[str, Any] = {**values, "packing": None if packing is None else PackingConfig(**packing)}
-        return cls(**options)
+        """Make options of what `to_dict` returned.
+
+        Raises:
+            OptionError: A name is unknown, or a value cannot be.
+        """
+        return from_dict(cls, values)

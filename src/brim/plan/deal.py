@@ -8,7 +8,6 @@ is, for any W.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,7 @@ from brim.core.arrays import order_by
 from brim.core.rng import permutation, raw_bits
 from brim.plan.config import Remainder
 
-ATTENTION_SCALE = 12_288
-"""The length at which attention costs as much as everything else: about 12 times the width of a model, here 1024."""
-
 NULL = -1
-
-
-def cost(slots: NDArray[np.int64], attention: NDArray[Any]) -> NDArray[np.int64]:
-    """What a microbatch costs, in slots: linear in its slots, and in the squared lengths that attention sees."""
-    return slots + attention // ATTENTION_SCALE
 
 
 def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:

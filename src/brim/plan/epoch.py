@@ -18,7 +18,8 @@ from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache
-from brim.plan.deal import NULL, Deal, Round, cost
+from brim.plan.cost import cost
+from brim.plan.deal import NULL, Deal, Round
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Units
 

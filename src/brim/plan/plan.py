@@ -22,9 +22,9 @@ from brim.plan.buckets import BucketSpec
 from brim.plan.build import BuiltEpoch, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
-from brim.plan.epoch import EpochPlan, MicrobatchSpec, Origin
+from brim.plan.epoch import EpochColumns, EpochPlan, MicrobatchSpec, Origin
 from brim.plan.position import CheckpointPosition
-from brim.plan.units import Counts, make_units, too_long
+from brim.plan.units import Counts, Units, make_units, too_long
 
 ALGORITHM = 1
 """Part of every fingerprint. Goes up when the same inputs would give another plan."""
@@ -142,6 +142,30 @@ class BatchPlan:
         return self.epochs.table
 
     @property
+    def units(self) -> Units:
+        """The sequences that the plan places: the samples, skipped, cut or split as `config.overflow` says."""
+        return self.epochs.units
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest sequence that the plan places."""
+        return int(self.units.length.max(initial=0))
+
+    def columns(self, epoch: int) -> EpochColumns:
+        """Return the microbatches of an epoch as columns, in the order in which they were built, for all ranks that the plan holds.
+
+        Raises:
+            OptionError: There is no such epoch.
+        """
+        self._check_epoch(epoch)
+        return self.epochs.built(epoch).columns
+
+    def dropped_units(self, epoch: int) -> NDArray[np.int32]:
+        """Return which sequences (`units`) `drop_last` leaves out of an epoch."""
+        self._check_epoch(epoch)
+        return self.epochs.built(epoch).dropped
+
+    @property
     def counts(self) -> Counts:
         """What became of the samples: skipped, truncated, split."""
         return self.epochs.counts
@@ -196,8 +220,7 @@ class BatchPlan:
 
     def dropped(self, epoch: int) -> tuple[SampleId, ...]:
         """The samples that `drop_last` leaves out of an epoch."""
-        self._check_epoch(epoch)
-        return self.table.ids.take(np.unique(self.epochs.units.samples(self.epochs.built(epoch).dropped)))
+        return self.table.ids.take(np.unique(self.units.samples(self.dropped_units(epoch))))
 
     def skipped(self) -> tuple[SampleId, ...]:
         """The samples that `overflow="skip"` leaves out of every epoch."""

@@ -4,15 +4,14 @@ A few numbers, the same on every rank, good for any number of ranks. They are ab
 `microbatch.after` when the optimizer has taken its step, and save it with the model.
 """
 
-import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from brim.core.atomic import atomic_file
-from brim.core.errors import DamagedError, DataError, OptionError
+from brim.core.document import Document
+from brim.core.errors import DamagedError, OptionError
+from brim.core.options import from_dict
 
-FORMAT = "brim.position/1"
+POSITION = Document(format="brim.position/1", what="a position", again="save it again", checksum="none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +35,17 @@ class CheckpointPosition:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a small JSON file, whole or not at all."""
-        with atomic_file(path) as file:
-            file.write(json.dumps({"format": FORMAT, **asdict(self)}, indent=2).encode() + b"\n")
+        POSITION.write(path, asdict(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "CheckpointPosition":
-        """
+        """Read a file that `save` wrote.
+
         Raises:
-            DataError: There is no such file.
-            DamagedError: It is not a position, or of another version.
+            DataError: There is no such file, or it is not a position.
+            DamagedError: It is truncated, altered, or of another version.
         """
         try:
-            values = json.loads(Path(path).read_bytes())
-            format = values.pop("format", "")
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        except (ValueError, AttributeError, TypeError):
-            raise DamagedError(f"{path} is not a position: it is truncated or damaged") from None
-        if format != FORMAT:
-            raise DamagedError(f"{path} is of version {format or 'unknown'}, this brim reads {FORMAT}")
-        try:
-            return cls(**values)
-        except TypeError:
-            raise DamagedError(f"{path} is not a position: it holds {', '.join(sorted(values))}") from None
+            return from_dict(cls, POSITION.read(path))
+        except OptionError as error:
+            raise DamagedError(f"{path} is not a position: {error}") from None

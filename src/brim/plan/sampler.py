@@ -103,7 +103,7 @@ class TokenBudgetBatchSampler:
         """Count what an epoch really holds."""
         return BatchMetrics.of(
             self.iter_epoch(epoch),
-            bucket_stats=BucketStats.of(self.bucket_spec, self.plan.epochs.units.length),
+            bucket_stats=BucketStats.of(self.bucket_spec, self.plan.units.length),
             num_skipped=self.num_skipped,
             num_dropped=len(self.plan.dropped(epoch)),
         )

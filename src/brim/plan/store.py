@@ -8,7 +8,6 @@ Opening a plan reads plan.json and nothing else. A column is checked against its
 is such a directory too, with that rank's microbatches only.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,10 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.core.atomic import atomic_directory, atomic_file
+from brim.core.atomic import atomic_directory, recover
 from brim.core.columns import Columns, write_columns
+from brim.core.document import Document
 from brim.core.errors import BrimError, DamagedError, DataError
-from brim.core.fingerprint import canonical_json, digest_bytes
+from brim.core.lock import locked
 from brim.core.progress import Progress
 from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
@@ -30,9 +30,11 @@ from brim.plan.epoch import EpochColumns
 from brim.plan.plan import ALGORITHM, BatchPlan, Share
 from brim.plan.units import Counts, Units, make_units, whole_samples
 
-FORMAT = "brim.plan/1"
+PLAN = Document(format="brim.plan/1", what="a plan", again="build the plan again")
 EPOCH_FORMAT = "brim.epoch/1"
 INDEX, LENGTHS = "plan.json", "lengths.brim"
+PATIENCE = 600.0
+"""Seconds that a writer of a plan waits for another one to finish."""
 
 
 def epoch_file(epoch: int) -> str:
@@ -40,9 +42,38 @@ def epoch_file(epoch: int) -> str:
 
 
 def save_plan(plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False, progress: Progress | None = None) -> None:
-    """Write a plan or a rank's share of one. A plan directory that is in the way is replaced; anything else is not."""
-    with atomic_directory(path, replaces=is_plan) as directory:
-        write_plan(plan, directory, lazy=lazy, progress=progress)
+    """Write a plan or a rank's share of one. A plan directory that is in the way is replaced; anything else is not.
+
+    Processes that write one plan at the same time wait for each other; one that finds its own plan written then, as every
+    rank but one does when all ranks build it, is done.
+
+    Raises:
+        OptionError: The directory cannot be written, or holds other files.
+        BrimError: Another process has been writing it for ten minutes.
+    """
+    with locked(path, wait=PATIENCE) as waited:
+        if waited and _is_stored(plan, Path(path), lazy=lazy):
+            return
+        with atomic_directory(path, replaces=is_plan, held=True) as directory:
+            write_plan(plan, directory, lazy=lazy, progress=progress)
+
+
+def _is_stored(plan: BatchPlan, directory: Path, *, lazy: bool) -> bool:
+    """Whether a directory that another process has just written holds this plan, in this form."""
+    try:
+        there = load_plan(directory)
+    except BrimError:
+        return False
+    return _kind(there, lazy=_is_lazy(there)) == _kind(plan, lazy=lazy and plan.share == Share())
+
+
+def _is_lazy(plan: BatchPlan) -> bool:
+    return isinstance(plan.epochs, StoredEpochs) and plan.epochs.lazy
+
+
+def _kind(plan: BatchPlan, *, lazy: bool) -> tuple[object, ...]:
+    whole = plan.share == Share()
+    return (plan.fingerprint, plan.config, plan.num_epochs, whole, plan.rank, plan.world_size, lazy)
 
 
 def save_shards(plan: BatchPlan, path: str | os.PathLike[str], world_size: int, *, progress: Progress | None = None) -> None:
@@ -68,13 +99,12 @@ def write_plan(
     for epoch in range(0 if lazy and whole else plan.num_epochs):
         if progress is not None:
             progress(epoch, plan.num_epochs)
-        view, dropped = plan.get_epoch(epoch), plan.epochs.built(epoch).dropped
+        view, dropped = plan.get_epoch(epoch), plan.dropped_units(epoch)
         columns = view.columns if whole or plan.share.partial else view.columns.take(view.places)
         meta = {"epoch": epoch, "fingerprint": columns.fingerprint}
         write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, {**columns.columns, "dropped": dropped})
         epochs.append(_epoch_entry(columns, view.deal, dropped.size))
     index = {
-        "format": FORMAT,
         "algorithm": ALGORITHM,
         "fingerprint": plan.fingerprint,
         "config": plan.config.to_dict(),
@@ -87,9 +117,7 @@ def write_plan(
         "lengths": {"fingerprint": plan.table.fingerprint, **plan.table.meta},
         "epochs": epochs,
     }
-    index["checksum"] = digest_bytes(canonical_json(index))
-    with atomic_file(directory / INDEX) as file:
-        file.write(json.dumps(index, indent=2).encode() + b"\n")
+    PLAN.write(directory / INDEX, index)
 
 
 def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int) -> dict[str, Any]:
@@ -123,21 +151,20 @@ def load_plan(path: str | os.PathLike[str]) -> BatchPlan:
 
 
 def read_index(directory: Path) -> dict[str, Any]:
+    """Read plan.json.
+
+    Raises:
+        DataError: There is no plan there.
+        DamagedError: It is truncated, altered or of another version.
+    """
+    recover(directory)
     if not directory.is_dir():
         what = "is a file" if directory.exists() else "does not exist"
         raise DataError(f"{directory} {what}; a plan is a directory, build one with: brim plan build -l LENGTHS -o {directory}")
     if not (directory / INDEX).exists():
         hint = f"; did you mean one of its ranks, such as {directory / 'rank_0'}?" if _holds_shards(directory) else f" (no {INDEX} in it)"
         raise DataError(f"{directory} is not a plan{hint}")
-    try:
-        index = json.loads((directory / INDEX).read_bytes())
-        format, checksum = index.get("format"), index.pop("checksum", None)
-    except (ValueError, AttributeError):
-        raise DamagedError(f"{directory / INDEX} is truncated or damaged; build the plan again") from None
-    if format != FORMAT:
-        raise DamagedError(f"{directory} is of version {format}, this brim reads {FORMAT}; build the plan again")
-    if digest_bytes(canonical_json(index)) != checksum:
-        raise DamagedError(f"{directory / INDEX} was altered (its checksum differs); build the plan again")
+    index = PLAN.read(directory / INDEX)
     if index["algorithm"] != ALGORITHM:
         raise DamagedError(
             f"{directory} was planned by version {index['algorithm']} of the planner, this brim has {ALGORITHM}; build the plan again, or "

@@ -106,13 +106,11 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:
-        fingerprints = [
-            build_epoch(plan.epochs.units, plan.config, plan.buckets, epoch).columns.fingerprint for epoch in range(plan.num_epochs)
-        ]
+        fingerprints = [build_epoch(plan.units, plan.config, plan.buckets, epoch).columns.fingerprint for epoch in range(plan.num_epochs)]
     found = [
         Difference("epoch", f"epoch {epoch} is not what these lengths and options give")
         for epoch, expected_fingerprint in enumerate(fingerprints)
-        if plan.epochs.built(epoch).columns.fingerprint != expected_fingerprint
+        if plan.columns(epoch).fingerprint != expected_fingerprint
     ]
     if plan_fingerprint(plan.table, plan.config, plan.num_epochs) != plan.fingerprint:
         found.append(Difference("damaged", "the plan's fingerprint is not that of its lengths and options"))

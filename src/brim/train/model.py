@@ -214,7 +214,7 @@ def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
         LengthError: A sequence is longer than the model has positions, or a row is padded to more.
     """
     most = getattr(model.config, "max_position_embeddings", None)
-    units = plan.epochs.units
+    units = plan.units
     if most is None or len(units) == 0:
         return
     unit = int(units.length.argmax())

@@ -89,7 +89,7 @@ class SftRun(Run):
             _check_same_plan(self.plan, saved)
             self._load(loaded, saved)
             self._check_fit()
-            self._wrap(saved, packed=self.plan.config.packing is not None, longest=int(self.plan.epochs.units.length.max()))
+            self._wrap(saved, packed=self.plan.config.packing is not None, longest=self.plan.longest)
             self.loader = self._loader(self.plan, self.prepared.store)
             if saved is not None:
                 self.loader.load_state_dict(asdict(saved.position))

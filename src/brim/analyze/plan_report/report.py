@@ -320,9 +320,9 @@ def create_plan_report(
         check_lengths(plan, lengths, name)
         said = "belong to this plan"
     view = create_plan_view(plan, world_sizes, max_bytes=PAGE_BYTES * 3 // 4)
-    columns = plan.epochs.built(0).columns
+    columns = plan.columns(0)
     if plan.share.partial:
-        columns = build_epoch(plan.epochs.units, plan.config, plan.buckets, 0).columns
+        columns = build_epoch(plan.units, plan.config, plan.buckets, 0).columns
     efficiency = create_efficiency_report(
         _planned_lengths(plan),
         token_budget=plan.config.token_budget,
@@ -352,7 +352,7 @@ def _planned_lengths(plan: BatchPlan) -> LengthCache:
     """The lengths as they are planned: what is skipped is left out, what is too long is cut."""
     if plan.counts.untouched:
         return plan.table
-    units = plan.epochs.units
+    units = plan.units
     return LengthCache(Ids.rows(len(units)), units.length, groups=units.group, group_names=plan.table.group_names, axes=units.axes)
 
 

@@ -223,12 +223,12 @@ def _epoch_view(plan: BatchPlan, epoch: int, sizes: tuple[int, ...]) -> EpochVie
         dealt = {plan.world_size: Dealt(whole.deal, own[:, None])}
     else:
         taken, dealt = np.arange(len(columns)), {size: _dealt(plan.shard(0, size).get_epoch(epoch)) for size in sizes}
-    rows, sequences, dropped = np.diff(columns.row_ptr), _sequences(columns), plan.epochs.built(epoch).dropped
+    rows, sequences, dropped = np.diff(columns.row_ptr), _sequences(columns), plan.dropped_units(epoch)
     return EpochView(
         epoch=epoch,
         fingerprint=columns.fingerprint,
         dropped=dropped.size,
-        dropped_ids=plan.table.ids.take(np.unique(plan.epochs.units.samples(dropped))[:NAMED]),
+        dropped_ids=plan.table.ids.take(np.unique(plan.units.samples(dropped))[:NAMED]),
         rows=smallest(rows[taken]),
         width=smallest(columns.width[taken]),
         tokens=smallest(columns.tokens[taken]),

@@ -4,22 +4,19 @@ It is written before the first batch and never changes, so that a writer that wa
 writer knows that it is not its own. Every batch carries the manifest's checksum.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brim.core.atomic import atomic_file
-from brim.core.errors import DamagedError, DataError
-from brim.core.fingerprint import DIGEST_BYTES, canonical_json, digest_bytes
+from brim.core.document import Document
+from brim.core.errors import DataError
+from brim.core.fingerprint import DIGEST_BYTES
 
-FORMAT = "brim.batches/1"
+BATCHES = Document(format="brim.batches/1", what="a manifest of batches", again="remove the directory and write the batches again")
 MANIFEST, PLAN = "manifest.json", "plan"
 TOKENS = ".tokens.brim"
 """Where a writer may keep the tokens of the data set until it is done."""
-LEFTOVERS = {f".{MANIFEST}.tmp", TOKENS, f".{TOKENS}.tmp"}
-"""What a writer that was killed before its first batch may leave behind."""
 
 DIFFERENCES = {
     "dataset_hash": "other data",
@@ -60,11 +57,11 @@ class Manifest:
 
     @cached_property
     def checksum(self) -> str:
-        return digest_bytes(canonical_json(self._named))
+        return BATCHES.digest(self._named)
 
     @property
     def _named(self) -> dict[str, object]:
-        return {"format": FORMAT, **asdict(self), "num_epochs": self.num_epochs, "total_batches": self.total_batches}
+        return {**asdict(self), "num_epochs": self.num_epochs, "total_batches": self.total_batches}
 
     def difference(self, other: "Manifest") -> str | None:
         """What these batches are of that the others are not, in words; None if the two say the same."""
@@ -75,42 +72,30 @@ class Manifest:
         return None
 
     def save(self, directory: Path) -> None:
-        with atomic_file(directory / MANIFEST) as file:
-            file.write(json.dumps({**self._named, "checksum": self.checksum}, indent=2).encode() + b"\n")
+        """Write the manifest into the directory of the batches."""
+        BATCHES.write(directory / MANIFEST, self._named)
 
     @classmethod
     def load(cls, directory: Path) -> "Manifest":
-        """
+        """Read the manifest of a directory of batches.
+
         Raises:
             DataError: There are no batches there.
             DamagedError: The manifest is truncated, altered or of another version.
         """
         path = directory / MANIFEST
-        try:
-            named = json.loads(path.read_bytes())
-            format, checksum = named.get("format"), named.pop("checksum", None)
-        except (FileNotFoundError, NotADirectoryError):
-            what = (
-                "does not exist"
-                if not directory.exists()
-                else f"holds no batches (no {MANIFEST} in it)"
-                if directory.is_dir()
-                else "is a file"
-            )
-            raise DataError(f"{directory} {what}; write them with: brim batch write -p PLAN -d DATA -o {directory}") from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        except (ValueError, AttributeError):
-            raise DamagedError(f"{path} is truncated or damaged; remove the directory and write the batches again") from None
-        if not str(format).startswith("brim.batches/"):
-            raise DataError(f"{path} is not a manifest of batches; write them with: brim batch write -p PLAN -d DATA -o DIR")
-        if format != FORMAT:
-            raise DamagedError(f"{directory} is of version {format}, this brim reads {FORMAT}; write the batches again")
-        if digest_bytes(canonical_json(named)) != checksum:
-            raise DamagedError(f"{path} was altered (its checksum differs); remove the directory and write the batches again")
+        if not path.exists():
+            raise DataError(f"{directory} {_missing(directory)}; write them with: brim batch write -p PLAN -d DATA -o {directory}")
+        named = BATCHES.read(path)
         fields: dict[str, Any] = {name: named[name] for name in cls.__dataclass_fields__}
         fields["batches"] = tuple(fields["batches"])
         return cls(**fields)
+
+
+def _missing(directory: Path) -> str:
+    if not directory.exists():
+        return "does not exist"
+    return f"holds no batches (no {MANIFEST} in it)" if directory.is_dir() else "is a file"
 
 
 def _short(value: object) -> str:

@@ -8,7 +8,6 @@ Files appear whole, in order, and are never written twice: a writer that was kil
 directory ends with the bytes of one that was not. Everything that can be refused is refused before the first file.
 """
 
-import fcntl
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,14 @@ from typing import Any, NamedTuple, Protocol
 from brim.batch.batch import Batch
 from brim.batch.by_id import SamplesAtHand, token_source
 from brim.batch.collate import collate
-from brim.batch.files.manifest import LEFTOVERS, MANIFEST, PLAN, Manifest, batch_file, epoch_files
+from brim.batch.files.manifest import MANIFEST, PLAN, TOKENS, Manifest, batch_file, epoch_files
 from brim.batch.files.npz import UnreadableError, write_batch
 from brim.batch.token_source import check_belongs
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.lock import locked
 from brim.core.progress import Progress
+from brim.core.temporary import is_leftover
 from brim.data.token_store import TokenSource, TokenStore
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
@@ -169,7 +170,7 @@ def check_directory(directory: Path, manifest: Manifest) -> None:
     """
     if directory.exists() and not directory.is_dir():
         raise OptionError(f"cannot write {directory}: a file is in the way")
-    if not directory.exists() or {path.name for path in directory.iterdir()} <= LEFTOVERS:
+    if not directory.exists() or all(is_leftover(path.name) or path.name == TOKENS for path in directory.iterdir()):
         return
     try:
         there = Manifest.load(directory)
@@ -195,27 +196,11 @@ def _name(function: Any) -> str:
 
 @contextmanager
 def _locked(directory: Path) -> Generator[None, None, None]:
-    """The directory itself is locked, so a process that is killed leaves no lock behind. One that stays empty is not left behind either."""
+    """Keep other writers out of a directory. One that is made for this and stays empty is removed again."""
     is_new = not directory.exists()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        reason = f"{error.filename} is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise OptionError(f"cannot write {directory}: {reason or error}") from None
-    try:
-        _lock(handle, directory)
-        yield
+        with locked(directory / MANIFEST, name=directory):
+            yield
     finally:
-        os.close(handle)
-        if is_new and not any(directory.iterdir()):
+        if is_new and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
-
-
-def _lock(handle: int, directory: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BrimError(f"another process is writing {directory}; wait for it to end, or choose another output") from None
-    except OSError:
-        pass  # a file system without locks: nothing keeps two writers apart there, but both write the same bytes
