@@ -23,6 +23,7 @@ from brim.core.atomic import atomic_directory
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.extras import need
 from brim.core.fingerprint import canonical_json, digest_bytes, new_hash
+from brim.core.temporary import remove
 from brim.data.tokenizer.base import Tokenizer
 from brim.plan.position import CheckpointPosition
 from brim.train.model import quiet, save_tokenizer
@@ -180,8 +181,8 @@ def forget_old(output: Path, keep: int) -> None:
     """Remove all but the last ones, and what a killed save left behind."""
     for path in checkpoints(output)[:-keep]:
         path.rename(path.with_name(f".{path.name}.gone"))  # gone at once, whatever happens to the removal
-    for leftover in output.glob(".checkpoint-*"):
-        shutil.rmtree(leftover)
+    for leftover in output.glob(".checkpoint-*"):  # directories, and the locks of killed processes
+        remove(leftover)
 
 
 def _linked(file: Path, target: Path) -> bool:
