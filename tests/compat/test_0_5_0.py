@@ -98,6 +98,7 @@ def assert_ended_as_expected(name):
         assert found["weights"][key] == pytest.approx(numbers, **CLOSE), key
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", ["sft", "lora", "distill"])
 def test_an_unfinished_run_resumes_to_the_same_end(there, name):
     status, shown = facts.call(facts.RESUMES[name])
@@ -105,12 +106,14 @@ def test_an_unfinished_run_resumes_to_the_same_end(there, name):
     assert_ended_as_expected(name)
 
 
+@pytest.mark.torch
 def test_an_unfinished_run_that_has_played_all_its_rounds_resumes_without_a_server(there):
     line = facts.RESUMES["online"].replace("CHECKPOINT", "checkpoint-00000015").replace(" --gym-port PORT", "")
     assert facts.call(line)[0] == 0
     assert_ended_as_expected("online")
 
 
+@pytest.mark.torch
 def test_an_unfinished_run_that_has_rounds_left_plays_them_as_0_5_0_did(there):
     with PuzzleServer() as server:
         line = facts.RESUMES["online"].replace("CHECKPOINT", "checkpoint-00000006").replace("PORT", str(server.port))

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 import brim
-from brim import PuzzleServer
 from compat import facts
 
 LEFT = {"sft": (3,), "lora": (5,), "online": (6, 15), "distill": (5,)}
@@ -46,7 +45,7 @@ def main() -> None:
     write_streams()
     found = {name: fact() for name, fact in facts.FACTS.items()}
     expected = {"version": brim.__version__, "facts": found, "runs": {}}
-    with PuzzleServer() as server:
+    with brim.PuzzleServer() as server:
         for name in facts.RUNS:
             expected["runs"][name] = write_run(name, server.port)
     for lock in Path().rglob(".lock"):
