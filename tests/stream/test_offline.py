@@ -476,7 +476,7 @@ def test_texts_without_a_tokenizer_are_refused_and_so_are_options_that_cannot_wo
             OfflineDatasetStream(path, "byte", **wrong)
     with pytest.raises(DataError, match="does not exist"):
         OfflineDatasetStream(folder / "nothing.jsonl", "byte")
-    with pytest.raises(OptionError, match="map gave a int for sample 0"):
+    with pytest.raises(OptionError, match="map returned a int for sample 0"):
         next(OfflineDatasetStream(path, "byte", map=lambda sample: 3))
 
 

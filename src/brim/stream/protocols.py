@@ -1,7 +1,7 @@
-"""What every stream offers: samples, what has been counted, where it is, and a way to start over and to stop.
+"""The protocols of streams: samples, metrics, a state to resume from, a way to start over and to stop.
 
-A stream's state is a dict of JSON-like values: where the next sample comes from, never the samples. `reset` starts over from the first
-sample, with the same seed: the same samples again.
+The state of a stream is a dictionary of JSON-like values that says where the next sample comes from; it holds no
+samples. `reset` starts over from the first sample with the same seed, and gives the same samples again.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -26,11 +26,11 @@ class _Stream(Protocol):
     @property
     def metrics(self) -> StreamMetrics: ...
     def state_dict(self) -> dict[str, Any]:
-        """Where the next sample comes from."""
+        """The state to resume from: where the next sample comes from."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there.
+        """Resume from a state.
 
         Raises:
             MismatchError: The state belongs to another stream.
@@ -40,7 +40,7 @@ class _Stream(Protocol):
 
 @runtime_checkable
 class SampleStream(_Stream, Protocol):
-    """For `for`."""
+    """A stream that is iterated with `for`."""
 
     def __iter__(self) -> Iterator[StreamSample]: ...
     def reset(self) -> None: ...
@@ -51,7 +51,7 @@ class SampleStream(_Stream, Protocol):
 
 @runtime_checkable
 class AsyncSampleStream(_Stream, Protocol):
-    """For `async for`."""
+    """A stream that is iterated with `async for`."""
 
     def __aiter__(self) -> AsyncIterator[StreamSample]: ...
     async def areset(self) -> None: ...

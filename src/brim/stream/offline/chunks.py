@@ -1,11 +1,11 @@
 """Read a data set in chunks of samples, from any place in any epoch.
 
-In the order of the file, a chunk is a block of the source: nothing is indexed, the first sample comes after one block, and a place
-remembers its block, so going on reads nothing before it. Shuffled, a chunk is a few rows of a window of `buffer_size` rows, which
-is the most that is held; see `shuffle.py`. A source of JSON lines then needs the offsets of all rows: one pass over the file, and
-eight bytes for each.
+In the order of the file, a chunk is a block of the source: nothing is indexed, the first sample comes after one block
+was read, and a place records its block, so resuming reads nothing before it. Shuffled, a chunk is a few rows of a window
+of `buffer_size` rows, and one window is held at a time; see `shuffle.py`. JSON lines then need the offsets of all rows:
+one pass over the file, and eight bytes for each row.
 
-A place decides its chunk, whoever asks and however often. One thread reads at a time; others wait.
+The chunk of a place does not depend on what was read before. One thread reads at a time; others wait.
 """
 
 import threading
@@ -22,25 +22,26 @@ from brim.stream.offline.shuffle import ShuffledRows
 from brim.stream.sample import StreamSample
 
 CHUNK_ROWS = 256
-"""Of a window, tokenised together."""
+"""Rows of a shuffled window that are tokenised together."""
 
 
 class Place(NamedTuple):
-    """Before a row of an epoch, counted in the order in which rows come."""
+    """A position before a row of an epoch, counted in the order of iteration."""
 
     epoch: int = 0
     row: int = 0
     block: int = 0
-    """The position in the source where the block of this row begins, and the number of its first row; both are 0 if shuffled."""
+    """The position in the source where the block of this row begins; 0 if shuffled."""
     block_row: int = 0
+    """The number of the first row of that block; 0 if shuffled."""
 
 
 class Chunk(NamedTuple):
     place: Place
     samples: list[StreamSample]
-    """One for every row from `place` on."""
+    """One sample for every row from `place` on."""
     after: Place | None
-    """Where to read on; None behind the last epoch."""
+    """The place of the next chunk; None after the last epoch."""
 
 
 class Shuffling(NamedTuple):
@@ -49,25 +50,29 @@ class Shuffling(NamedTuple):
 
 
 class ChunkReader:
-    """Pure but for what it holds to be quick: the order of one epoch, and the rows of one window."""
+    """Reads chunks. Its only state is a cache: the shuffled order of one epoch, and the rows of one window."""
 
     def __init__(self, source: Source, rows: RowReader, *, epochs: int | None, shuffling: Shuffling | None) -> None:
-        self.source, self.rows, self.epochs, self.shuffling = source, rows, epochs, shuffling
+        self.source = source
+        self.rows = rows
+        self.epochs = epochs
+        self.shuffling = shuffling
         self._lock = threading.Lock()
         self._order: ShuffledRows | None = None
         self._window: tuple[int, int, list[int], list[dict[str, Any]]] | None = None  # epoch, number, row numbers, rows
 
     def read(self, place: Place) -> Chunk:
-        """
+        """Read the chunk at a place.
+
         Raises:
-            DataError: A row of the block or window is not what it should be.
+            DataError: A row of the block or window is not valid.
             MismatchError: There is no such place.
         """
         with self._lock:
             return self._in_order(place) if self.shuffling is None else self._shuffled(place, self.shuffling)
 
     def all(self) -> Iterator[StreamSample]:
-        """The samples of all rows, in the order of the source."""
+        """Iterate over the samples of all rows, in the order of the source."""
         place: Place | None = Place()
         while place is not None and place.epoch == 0:
             with self._lock:
@@ -76,12 +81,12 @@ class ChunkReader:
             place = chunk.after
 
     def fingerprint(self) -> str:
-        """Of the source."""
+        """The fingerprint of the source."""
         with self._lock:
             return self.source.fingerprint
 
     def forget(self) -> None:
-        """Free the rows that are held."""
+        """Free the cached rows."""
         with self._lock:
             self._window = self._order = None
 
@@ -91,7 +96,10 @@ class ChunkReader:
             return Chunk(place, [], self._next_epoch(place))
         rows, skip = self.source.read(block).rows, place.row - place.block_row
         if not 0 <= skip <= len(rows):
-            raise MismatchError(f"row {place.row} is not in the block of {self.source.path} that begins with row {place.block_row}")
+            raise MismatchError(
+                f"row {place.row} is not in the block of {self.source.path} that begins with row {place.block_row}; "
+                "start from the beginning, without the state"
+            )
         numbers = range(place.row, place.block_row + len(rows))
         samples = self.rows.samples(rows[skip:], numbers, lambda k: self.source.where_in(block, skip + k))
         behind = place.block_row + len(rows)
@@ -103,12 +111,14 @@ class ChunkReader:
         if order is None or order.epoch != place.epoch:
             order = self._order = ShuffledRows(len(self.source), window=how.buffer_size, seed=how.seed, epoch=place.epoch)
         if place.row > order.rows:
-            raise MismatchError(f"there is no row {place.row} in {self.source.path}; it has {order.rows}")
+            raise MismatchError(
+                f"there is no row {place.row} in {self.source.path}, which has {order.rows}; start from the beginning, without the state"
+            )
         if place.row == order.rows:
             return Chunk(place, [], self._next_epoch(place))
         number, first = divmod(place.row, how.buffer_size)
         if self._window is None or self._window[:2] != (place.epoch, number):
-            self._window = None  # two windows are never held
+            self._window = None  # free the old window before the new one is read
             self._window = (place.epoch, number, *self._read_window(order, number))
         numbers, rows = self._window[2][first : first + CHUNK_ROWS], self._window[3][first : first + CHUNK_ROWS]
         samples = self.rows.samples(rows, numbers, lambda k: self.source.where(numbers[k]))
@@ -116,7 +126,7 @@ class ChunkReader:
         return Chunk(place, samples, Place(place.epoch, behind) if behind < order.rows else self._next_epoch(place))
 
     def _read_window(self, order: ShuffledRows, number: int) -> tuple[list[int], list[dict[str, Any]]]:
-        """Read in ascending order, so that no part of the source is read twice for one window."""
+        """Read the rows of a window in ascending order, so that no part of the source is read twice."""
         numbers = order.in_window(number)
         ascending = np.sort(numbers)
         stretches = np.split(ascending, np.flatnonzero(np.diff(ascending) > 1) + 1)

@@ -1,7 +1,7 @@
-"""`PositionedStream`: what streams have in common whose samples are known beforehand, so that a position says all about them.
+"""`PositionedStream`: the base of streams over known data, whose state is a position.
 
-Such a stream has one position and is its own iterator: `for`, `async for` and `next` go on from it, also after a `break`, and may be
-mixed. When it is exhausted it stays so until `reset`. An error leaves it where it was.
+Such a stream has one position and is its own iterator: `for`, `async for` and `next` continue from it, also after a
+`break`, and may be mixed. An exhausted stream stays exhausted until `reset`. An error leaves the position where it was.
 """
 
 from abc import ABC, abstractmethod
@@ -17,12 +17,13 @@ FORMAT = "brim.stream/1"
 
 
 class PositionedStream(ABC):
-    """Deriving classes say what their options and their position are, and give out samples."""
+    """Subclasses define their options and their position, and hand out samples."""
 
     kind: ClassVar[str]
 
     def __init__(self) -> None:
-        self._state, self._metrics = StreamState.IDLE, StreamMetrics()
+        self._state = StreamState.IDLE
+        self._metrics = StreamMetrics()
 
     @property
     def state(self) -> StreamState:
@@ -45,47 +46,50 @@ class PositionedStream(ABC):
     async def __anext__(self) -> StreamSample: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next sample comes from, what this stream is, and what has been counted: a few JSON-like values.
+        """The position, the options and the metrics of the stream, as JSON-like values.
 
-        It is about samples that were handed out, not about what has been read ahead. Two streams over the same data with the same
-        options take each other's states, whether they are iterated with `for` or with `async for`.
+        The position is that of the samples that were handed out, not of those that were read ahead. Streams over the
+        same data with the same options accept each other's states, whether iterated with `for` or with `async for`.
         """
         about = {"format": FORMAT, "kind": self.kind, "options": self._options()}
         return {**about, "position": self._position(), "metrics": self._metrics.to_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, with the counts from there.
+        """Resume from a state, with its metrics.
 
         Raises:
-            MismatchError: The state belongs to another stream, and what is different.
+            MismatchError: The state belongs to another stream; the message lists the differences.
         """
         self._check_open()
         if state.get("format") != FORMAT or not state.keys() >= {"kind", "options", "position", "metrics"}:
-            raise MismatchError(f"this is not the state of a stream ({FORMAT}): {str(dict(state))[:80]}; pass what state_dict() gave")
+            raise MismatchError(f"this is not the state of a stream ({FORMAT}): {str(dict(state))[:80]}; pass the result of state_dict()")
         if state["kind"] != self.kind:
-            raise MismatchError(f"this is the state of a stream of another kind: {state['kind']!r}, and this one is {self.kind!r}")
+            raise MismatchError(
+                f"this is the state of a stream of another kind: {state['kind']!r}, and this one is {self.kind!r}; "
+                "resume it with that kind of stream"
+            )
         mine, theirs = self._options(), state["options"]
         changed = [name for name in {**theirs, **mine} if _plain(mine.get(name)) != _plain(theirs.get(name))]
         if changed:
             words = ", ".join(f"other {name} ({theirs.get(name)!r:.34} -> {mine.get(name)!r:.34})" for name in changed)
-            raise MismatchError(
-                f"this state belongs to another stream: {words}. Open the stream as it was, or begin anew without the state"
-            )
+            raise MismatchError(f"this state belongs to another stream: {words}. Open the stream as before, or start without the state")
         metrics = StreamMetrics.from_dict(state["metrics"])
         self._go_to(state["position"])
-        self._state, self._metrics = StreamState.IDLE, metrics
+        self._state = StreamState.IDLE
+        self._metrics = metrics
 
     def reset(self) -> None:
-        """Start over: the same samples again, and counts from zero."""
+        """Start over: the same samples again, with metrics from zero."""
         self._check_open()
         self._go_to(None)
-        self._state, self._metrics = StreamState.IDLE, StreamMetrics()
+        self._state = StreamState.IDLE
+        self._metrics = StreamMetrics()
 
     async def areset(self) -> None:
         self.reset()
 
     def close(self) -> None:
-        """No more samples. The position and the counts can still be asked for."""
+        """End the stream. Its state and metrics can still be read."""
         self._state = StreamState.CLOSED
 
     async def aclose(self) -> None:
@@ -105,15 +109,15 @@ class PositionedStream(ABC):
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
-        """Everything that decides which samples come; a state is taken by a stream with the same options only."""
+        """Everything that decides which samples come. A state is accepted only by a stream with equal options."""
 
     @abstractmethod
     def _position(self) -> dict[str, int]:
-        """As numbers."""
+        """The position as named integers."""
 
     @abstractmethod
     def _go_to(self, position: Mapping[str, int] | None) -> None:
-        """To a position that `_position` gave, or to the beginning. Raises before it changes anything."""
+        """Move to a position that `_position` returned, or to the beginning. An error leaves the stream unchanged."""
 
     def _check_open(self) -> None:
         if self._state is StreamState.CLOSED:
@@ -123,9 +127,11 @@ class PositionedStream(ABC):
         names = self._position().keys()
         good = position.keys() == names and all(type(number) is int and number >= 0 for number in position.values())
         if not good:
-            raise MismatchError(f"this is not a position of a stream: {dict(position)!s:.100}; it has {', '.join(names)}")
+            raise MismatchError(
+                f"this is not a position of a stream: {dict(position)!s:.100}; it must have the integers {', '.join(names)}"
+            )
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """A value as it comes back from JSON."""
     return list(value) if isinstance(value, tuple) else value

@@ -1,9 +1,9 @@
-"""Rows of a data set to stream samples: tokens as everywhere in brim, and what the row says about where it came from.
+"""Convert the rows of a data set to stream samples: tokens as everywhere in brim, and fields about their origin.
 
-Read from the top of a row or from its object "meta", wherever they stand: episode_id, episode_status, step_index, total_steps, reward,
-difficulty, difficulty_score, success, policy_version, priority. The id is found as in `row_ids.py`, and else in "meta". A field that
-is absent or null is not known; a field that cannot be what it says is an error that names the row. A "meta" that is no object belongs to
-somebody else and is not looked at. What `StreamSample.to_dict` writes can be read again, as an offline sample.
+These fields are read from the row itself or from its object "meta": episode_id, episode_status, step_index, total_steps,
+reward, difficulty, difficulty_score, success, policy_version, priority. The id is found as in `row_ids.py`, otherwise in
+"meta". A field that is absent or null is unknown; an impossible value is an error that names the row. A "meta" that is
+not an object is ignored. Rows written by `StreamSample.to_dict` can be read again, as offline samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,27 +24,37 @@ PLAIN = ("episode_id", "episode_status", "step_index", "total_steps", "reward", 
 
 @dataclass(frozen=True, kw_only=True)
 class RowReader:
-    """How the rows of one data set become samples."""
+    """Converts the rows of one data set to samples."""
 
     tokenizer: Tokenizer
     layout: Layout
     id_in_meta: str | None
-    """The field of "meta" that holds the ids, if they are there."""
+    """The field of "meta" that holds the ids; None if the ids are not in "meta"."""
     dataset_id: str
     difficulties: Mapping[str, float] = field(default_factory=lambda: DIFFICULTIES)
 
     def samples(self, rows: Sequence[Row], numbers: Sequence[int], where: Where) -> list[StreamSample]:
-        """One sample for each row; `numbers` are their numbers in the data set, and `where(k)` names the k-th of them in errors.
+        """One sample for each row.
+
+        `numbers` are the numbers of the rows in the data set, and `where(k)` names the k-th row in errors.
 
         Raises:
-            DataError: A row is not what it should be.
+            DataError: A row is not valid.
         """
         made: list[StreamSample] = []
-        for row, number, (tokens, mask) in zip(rows, numbers, encode_rows(rows, self.tokenizer, self.layout, where), strict=True):
+        encoded = encode_rows(rows, self.tokenizer, self.layout, where)
+        for row, number, (tokens, mask) in zip(rows, numbers, encoded, strict=True):
             try:
                 segments = row.get("segment_ids") if self.layout.kind == "tokens" else None
-                known: dict[str, Any] = {"dataset_id": self.dataset_id, "segment_ids": segments, **origin(row, self.difficulties)}
-                made.append(StreamSample(sample_id=self._id(row, number), input_ids=tokens, loss_mask=mask, **known))
+                sample = StreamSample(
+                    sample_id=self._id(row, number),
+                    input_ids=tokens,
+                    loss_mask=mask,
+                    segment_ids=segments,
+                    dataset_id=self.dataset_id,
+                    **origin(row, self.difficulties),
+                )
+                made.append(sample)
             except DataError as error:
                 raise DataError(f"{where(len(made))}: {error}") from None
         return made
@@ -61,18 +71,23 @@ class RowReader:
 
 
 def id_in_meta(first: Row, layout: Layout) -> str | None:
-    """Where the ids are, settled by the first row: in "meta", if there and nowhere else."""
-    return None if layout.id_field is not None else next((name for name in ID_FIELDS if name in _meta(first)), None)
+    """The field of "meta" that holds the ids, found in the first row; None if the row itself has an id, or none has."""
+    if layout.id_field is not None:
+        return None
+    return next((name for name in ID_FIELDS if name in _meta(first)), None)
 
 
 def origin(row: Row, difficulties: Mapping[str, float] = DIFFICULTIES) -> dict[str, Any]:
-    """What a row says about where it came from, by the names of `StreamSample`. A difficulty in numbers goes before one in words.
+    """The fields of a row about its origin, by their names in `StreamSample`.
+
+    A difficulty in numbers takes precedence over one in words.
 
     Raises:
-        DataError: A field stands in two places with two values, a difficulty is not one, or success and status contradict each other.
+        DataError: A field has two values, a difficulty is unknown, or success and status contradict each other.
     """
     found = {name: value for name in PLAIN if (value := _field(row, name)) is not None}
-    difficulty, score = _difficulty(_field(row, "difficulty"), difficulties), _field(row, "difficulty_score")
+    difficulty = _difficulty(_field(row, "difficulty"), difficulties)
+    score = _field(row, "difficulty_score")
     if difficulty is not None or score is not None:
         found["difficulty"] = difficulty if score is None else score
     if isinstance(success := found.get("success"), bool):

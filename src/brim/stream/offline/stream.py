@@ -1,11 +1,11 @@
 """Data sets on disk as streams.
 
-A row is tokenised when its turn comes near, and becomes one sample; no row is skipped. What `min_length`, `max_length` and `filter` leave
-out is counted, by reason. A row that cannot become a sample is an error that names its place, raised before the samples of its block, and
-the stream stays where it was.
+Rows are tokenised shortly before they are needed, and every row becomes one sample. Samples that `min_length`,
+`max_length` and `filter` leave out are counted, by reason. A row that cannot become a sample is an error that names its
+place; it is raised before the samples of its block, and the stream stays where it was.
 
-`for` reads in the calling thread. `async for` reads and tokenises in a thread of its own, one block ahead, and gives the same samples in
-the same order: both walk over the same chunks, and a position counts what was handed out.
+`for` reads in the calling thread. `async for` reads and tokenises in a background thread, one block ahead, and gives the
+same samples in the same order: both iterate over the same chunks, and the position counts samples that were handed out.
 """
 
 import asyncio
@@ -38,15 +38,16 @@ from brim.stream.sample import StreamSample
 
 
 class OfflineDatasetStream(PositionedStream):
-    """The samples of a data set: JSONL, Parquet, or a saved Hugging Face data set; for `for` and for `async for`.
+    """The samples of a data set (JSONL, Parquet or a saved Hugging Face data set), with `for` or `async for`.
 
-    Rows have the formats of `brim.data.rows.format`, and may say where they came from; see `rows.py`. Ids are not checked for
-    being unique: that takes memory for all of them. The first `state_dict` reads the data set once, to know it again by its content.
+    Rows have the formats of `brim.data.rows.format`, and may have fields about their origin; see `rows.py`. Ids are not
+    checked for being unique, which would take memory for all of them. The first `state_dict` reads the whole data set
+    once, to identify it by its content.
 
     Example:
         >>> stream = OfflineDatasetStream("train.jsonl", "byte", shuffle=True, max_length=2048)  # doctest: +SKIP
         >>> for sample in stream:  # doctest: +SKIP
-        ...     state = stream.state_dict()  # goes on with the next sample, in another process too
+        ...     state = stream.state_dict()  # resumes with the next sample, also in another process
     """
 
     kind = "offline"
@@ -68,23 +69,23 @@ class OfflineDatasetStream(PositionedStream):
         epochs: int | None = 1,
         difficulties: Mapping[str, float] = DIFFICULTIES,
     ) -> None:
-        """`tokenizer` may be left out where the rows hold input_ids. `dataset_id` is the name of the file unless given.
+        """Open a data set. `tokenizer` is not needed if the rows hold input_ids; `dataset_id` defaults to the file name.
 
-        Every sample goes through `map`; then it is left out if it is shorter or longer than allowed or `filter` says no. The two are called
-        in the caller's thread, once for every row, right before its sample is handed out. They must depend on the sample alone: a state
-        does not know what they are.
+        Every sample goes through `map`. It is left out if it is then shorter or longer than allowed, or if `filter`
+        returns False. Both functions are called in the caller's thread, once for every row, just before its sample is
+        handed out. They must depend on the sample alone: a state does not record what they do.
 
-        With `shuffle` every epoch has an order of its own, the same for the same seed, and at most `buffer_size` rows are held. A
-        larger buffer mixes better. `epochs` is how often the data set is gone through, None for ever.
+        With `shuffle` every epoch has an order of its own, the same for the same seed, and at most `buffer_size` rows
+        are held; a larger buffer mixes better. `epochs` is the number of passes over the data set; None is no limit.
 
         Raises:
-            DataError: There is no data set, its last line is torn, or its first row has none of the formats.
+            DataError: There is no data set, its last line is truncated, or its first row has no known format.
             OptionError: An option has a value that cannot work, or the rows are text and there is no tokenizer.
         """
         super().__init__()
         check_counts(min_length=min_length, max_length=max_length, buffer_size=buffer_size, epochs=epochs)
         if max_length is not None and max_length < min_length:
-            raise OptionError(f"max_length is {max_length}, which is less than min_length, {min_length}: no sample would be left")
+            raise OptionError(f"max_length {max_length} is less than min_length {min_length}, which leaves no sample; raise it")
         source = _open_whole(path)
         layout = layout_of(source, format or RowFormat())
         if tokenizer is None and layout.kind != "tokens":
@@ -92,9 +93,13 @@ class OfflineDatasetStream(PositionedStream):
             raise OptionError(f'the rows of {source.path} hold {fields}, not input_ids; pass a tokenizer, such as "byte" or "gpt2"')
         loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer or ByteTokenizer()
         first = next(row for block in source.blocks() for row in source.read(block).rows)
-        self.path, self.dataset_id = source.path, source.path.stem if dataset_id is None else dataset_id
-        self.min_length, self.max_length, self.epochs = min_length, max_length, epochs
-        self._map, self._filter = map, filter
+        self.path = source.path
+        self.dataset_id = source.path.stem if dataset_id is None else dataset_id
+        self.min_length = min_length
+        self.max_length = max_length
+        self.epochs = epochs
+        self._map = map
+        self._filter = filter
         rows = RowReader(
             tokenizer=loaded,
             layout=layout,
@@ -102,15 +107,17 @@ class OfflineDatasetStream(PositionedStream):
             dataset_id=self.dataset_id,
             difficulties=dict(difficulties),
         )
-        self._reader = ChunkReader(source, rows, epochs=epochs, shuffling=Shuffling(buffer_size, seed) if shuffle else None)
-        self._place, self._given = Place(), 0  # given: samples of this epoch that were handed out
+        shuffling = Shuffling(buffer_size, seed) if shuffle else None
+        self._reader = ChunkReader(source, rows, epochs=epochs, shuffling=shuffling)
+        self._place = Place()
+        self._given = 0  # samples of this epoch that were handed out
         self._chunk: Chunk | None = None
         self._ahead: _Ahead | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     @property
     def epoch(self) -> int:
-        """Of the last sample that was handed out, from 0."""
+        """The epoch of the last sample that was handed out, from 0."""
         return self._place.epoch
 
     def __next__(self) -> StreamSample:
@@ -136,7 +143,7 @@ class OfflineDatasetStream(PositionedStream):
                 reading = self._read_ahead(place)
                 await _done(reading)
                 self._check_open()
-                if self._reads_on() == place:  # no other task was quicker, nobody has moved the stream
+                if self._reads_on() == place:  # otherwise another task accepted the chunk or moved the stream meanwhile
                     self._accept(reading.result())
                     if (on := self._reads_on()) is not None:
                         self._read_ahead(on)
@@ -150,7 +157,7 @@ class OfflineDatasetStream(PositionedStream):
         return sample
 
     def peek(self, n: int = 1) -> list[StreamSample]:
-        """The next samples, as they will come, fewer at the end; neither the position nor the counts change."""
+        """The next n samples, or fewer at the end, without moving the position or counting them."""
         check_counts(n=n)
         self._check_open()
         other = copy(self)
@@ -158,32 +165,32 @@ class OfflineDatasetStream(PositionedStream):
         return list(islice(other, n))
 
     def count_samples(self) -> int:
-        """How many samples an epoch gives. Reads and tokenises everything when it is first asked; nothing moves."""
+        """The number of samples in an epoch. The first call reads and tokenises everything; the position does not move."""
         return len(self._lengths)
 
     def get_length_distribution(self, num_bins: int = 20) -> LengthHistogram:
-        """Of the samples that an epoch gives; reads as `count_samples` does.
+        """The histogram of the lengths of an epoch; reads everything, as `count_samples` does.
 
         Raises:
-            DataError: An epoch gives none.
+            DataError: An epoch has no samples.
         """
         return compute_length_histogram(self._lengths, num_bins)
 
     def close(self) -> None:
-        """No more samples; waits for the block that is being read. The position and the counts can still be asked for."""
+        """End the stream, after waiting for the block that is being read. Its state and metrics can still be read."""
         super().close()
         self._stop_thread()
         self._chunk = self._ahead = None
         self._reader.forget()
 
     async def aclose(self) -> None:
-        self._state = StreamState.CLOSED  # at once, for those who wait for the same block
+        self._state = StreamState.CLOSED  # before waiting, so that other tasks that wait for the block see it
         if self._ahead is not None and not self._ahead.reading.cancel():
             await _done(self._ahead.reading)
         self.close()
 
     def _hand_out(self) -> StreamSample | None:
-        """The next sample of the chunk at hand. What is left out on the way is counted."""
+        """The next sample of the current chunk; None if it has no more. Samples that are left out are counted."""
         if self._chunk is None:
             return None
         begin, samples = self._chunk.place.row, self._chunk.samples
@@ -199,12 +206,15 @@ class OfflineDatasetStream(PositionedStream):
         return None
 
     def _judged(self, sample: StreamSample) -> tuple[StreamSample, str | None]:
-        """The sample as it is handed out, or why it is not."""
+        """The sample after `map`, and the reason to leave it out, if any."""
         if self._map is not None:
             mapped = self._map(sample)
             if not isinstance(mapped, StreamSample):  # pyright: ignore[reportUnnecessaryIsInstance]
                 kind = type(mapped).__name__
-                raise OptionError(f"map gave a {kind} for sample {sample.sample_id!r}; it must give a StreamSample, and filter leaves out")
+                raise OptionError(
+                    f"map returned a {kind} for sample {sample.sample_id!r}; it must return a StreamSample (use filter to "
+                    "leave samples out)"
+                )
             sample = mapped
         if sample.length < self.min_length:
             return sample, "too short"
@@ -213,22 +223,27 @@ class OfflineDatasetStream(PositionedStream):
         return sample, None if self._filter is None or self._filter(sample) else "filter"
 
     def _reads_on(self) -> Place | None:
+        """The place of the next chunk to read; None after the last epoch."""
         return self._place if self._chunk is None else self._chunk.after
 
     def _accept(self, chunk: Chunk) -> None:
         if chunk.place.epoch != self._place.epoch:
             if self.epochs is None and not self._given:
                 left = ", ".join(f"{count} by {reason!r}" for reason, count in self._metrics.filtered.items())
-                raise DataError(f"no sample of {self.path} is left in epoch {self.epoch} ({left}), and epochs=None would go on for ever")
+                raise DataError(
+                    f"no sample of {self.path} is left in epoch {self.epoch} ({left}), and with epochs=None the stream would "
+                    "never end; relax the filter, or set epochs"
+                )
             self._given = 0
-        self._chunk, self._place = chunk, chunk.place
+        self._chunk = chunk
+        self._place = chunk.place
 
     def _ahead_at(self, place: Place) -> "Future[Chunk] | None":
         ahead = self._ahead
         return ahead.reading if ahead is not None and ahead.place == place and not ahead.reading.cancelled() else None
 
     def _read_ahead(self, place: Place) -> "Future[Chunk]":
-        """The reading of that place that is under way or done, or else a new one."""
+        """The read of a place that is in progress or done; starts one if there is none."""
         if (reading := self._ahead_at(place)) is None:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-stream")
@@ -257,7 +272,7 @@ class OfflineDatasetStream(PositionedStream):
 
     @cached_property
     def _fixed(self) -> dict[str, Any]:
-        """`epochs` is not among these: a longer stream begins with the shorter one."""
+        """The options that cannot change. `epochs` is not one of them: a longer stream begins as the shorter one."""
         rows, how = self._reader.rows, self._reader.shuffling
         tokens = rows.layout.fingerprint if rows.layout.kind == "tokens" else identity(rows.tokenizer, rows.layout)
         return {
@@ -280,14 +295,15 @@ class OfflineDatasetStream(PositionedStream):
         if position is not None:
             self._check_position(position)
             if self.epochs is not None and position["epoch"] >= self.epochs:
-                raise MismatchError(f"the state is in epoch {position['epoch']}, and epochs={self.epochs} ends before; raise it")
+                raise MismatchError(f"the state is in epoch {position['epoch']}, and epochs={self.epochs} ends before; raise epochs")
         place = dict(position or {})
         self._given = place.pop("given", 0)
-        self._place, self._chunk = Place(**place), None
+        self._place = Place(**place)
+        self._chunk = None
 
 
 class AsyncOfflineDatasetStream(OfflineDatasetStream):
-    """The same stream, under the name by which asynchronous code looks for it. It takes the states of the other, and gives its samples.
+    """`OfflineDatasetStream` under another name, for asynchronous code. Both accept each other's states.
 
     Example:
         >>> async with AsyncOfflineDatasetStream("train.jsonl", "byte") as stream:  # doctest: +SKIP
@@ -297,13 +313,13 @@ class AsyncOfflineDatasetStream(OfflineDatasetStream):
 
 
 def _open_whole(path: str | os.PathLike[str]) -> Source:
-    """A data set without a torn last line: to leave one out is the choice of a command, and no stream has it."""
+    """Open a data set, and refuse one with a truncated last line: only commands have an option to skip it."""
     source = open_source(path, torn="skip")
     if source.torn:
         with open(source.path, "rb") as file:
             line = sum(1 for _ in file)
         raise DataError(
-            f"{source.path}:{line}: the last line is torn: it has no newline and is not whole JSON. If the file is still being "
+            f"{source.path}:{line}: the last line is torn: it has no newline and is not complete JSON. If the file is still being "
             "written, wait; otherwise remove the line"
         )
     return source
@@ -315,12 +331,12 @@ class _Ahead(NamedTuple):
 
 
 async def _done(reading: "Future[Any]") -> None:
-    """Wait. Being cancelled while waiting stops neither the reading nor others who wait for it, and leaves no task behind."""
+    """Wait for a read. Cancelling the wait stops neither the read nor other waiters, and leaves no task behind."""
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
     def wake(_: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile; nobody waits there
+        with suppress(RuntimeError):  # the loop was closed meanwhile, so nothing waits there
             loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
 
     reading.add_done_callback(wake)
