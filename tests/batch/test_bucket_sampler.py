@@ -12,6 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from support.forked import CONTEXT
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -61,7 +62,9 @@ def equal(first, second):
     return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
 
 
-@pytest.mark.parametrize(("num_workers", "context"), [(2, "fork"), (4, "fork"), (2, "spawn"), (4, "spawn")])
+@pytest.mark.parametrize(
+    ("num_workers", "context"), [(2, "fork"), (4, "fork"), (2, "spawn"), (4, CONTEXT)], ids=["2-fork", "4-fork", "2-spawn", "4-forkserver"]
+)
 def test_batches_do_not_depend_on_the_number_of_workers_or_how_they_are_started(path, num_workers, context):
     alone = loading(path)
     loader = loading(path, num_workers=num_workers, context=context)

@@ -1,13 +1,11 @@
 """`brim train distill` as it is typed."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.forked import run_command
 
 from brim.cli.train.distill import distill
 from brim.core.fill import Fill
@@ -22,7 +20,6 @@ model: {width: 16, heads: 2, encoder_layers: 1, decoder_layers: 1, latents: 2}
 training: {steps: 10, token_budget: 300, save_every: 4}
 evaluation: {episodes: 3, lanes: 2}
 """
-MAIN = "from brim.cli import main; main()"
 
 
 @pytest.fixture
@@ -32,8 +29,7 @@ def desk(tmp_path):
 
 
 def brim(folder, line):
-    command = [sys.executable, "-c", MAIN, "train", "distill", *line.split()]
-    return subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, text=True, timeout=300)
+    return run_command(["brim", "train", "distill", *line.split()], folder)
 
 
 def test_a_run_leaves_histories_checkpoints_results_and_a_picture(desk):

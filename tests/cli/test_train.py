@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from support.forked import run_command
 
 from brim.data.synthetic import write_sample_data
 
@@ -25,8 +26,7 @@ def desk(tmp_path_factory):
 
 
 def command(name, folder, line):
-    main = f"from brim.cli{'.lazarus' if name == 'lazarus' else ''} import main; main()"
-    return subprocess.run([sys.executable, "-c", main, *line.split()], cwd=folder, env=OFFLINE, capture_output=True, text=True, timeout=300)
+    return run_command([name, *line.split()], folder, HF_HUB_OFFLINE="1")
 
 
 def ok(name, folder, line):

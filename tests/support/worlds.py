@@ -5,7 +5,6 @@ Every wait is bounded, and only processes that were started here are ended.
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -15,10 +14,7 @@ from pathlib import Path
 
 from brim.train.config import SftConfig
 from brim.train.online.config import OnlineConfig
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["brim.train.online.run", "transformers.models.llama.modeling_llama"])
-PATIENCE = 120
+from support.forked import CONTEXT, PATIENCE
 
 
 def free_port() -> int:

@@ -28,7 +28,7 @@ def small(tmp_path_factory):
     )
     LlamaForCausalLM(shape).save_pretrained(folder / "model")
     save_tokenizer(ByteTokenizer(), folder / "model")
-    write_sample_data(folder / "train.jsonl", 60)
+    write_sample_data(folder / "train.jsonl", 36)
     return folder
 
 

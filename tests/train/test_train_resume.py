@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.forked import PATIENCE, Command, run_command
 from support.worlds import World, free_port, lines, trained, weights
 
 from brim.plan.config import BatchingConfig
@@ -107,19 +109,21 @@ def test_a_rank_that_dies_ends_the_others_with_an_error(options):
     assert "lost contact with another rank" in last["error"]
 
 
+def wait_until(run, happened):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and run.process.is_alive() and not happened():
+        time.sleep(0.01)
+
+
 def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, tmp_path):
     arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
     arguments += ["--record-samples", "--save-every", "2", "-e", "2", "-o", str(tmp_path / "run"), "--no-tensorboard"]
-    run = subprocess.Popen([sys.executable, "-m", "brim", "train", "sft", *arguments], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and run.poll() is None and not list((tmp_path / "run").glob("checkpoint-*")):
-        time.sleep(0.01)
-    run.kill()
-    run.communicate(timeout=60)
-    resumed = subprocess.run(
-        [sys.executable, "-m", "brim", "train", "sft", "--resume", str(tmp_path / "run"), "--json"], capture_output=True, timeout=120
-    )
-    assert resumed.returncode == 0, resumed.stderr.decode()
+    run = Command(["brim", "train", "sft", *arguments], tmp_path)
+    wait_until(run, lambda: list((tmp_path / "run").glob("checkpoint-*")))
+    run.process.kill()
+    assert run.wait().returncode == -signal.SIGKILL
+    resumed = run_command(["brim", "train", "sft", "--resume", str(tmp_path / "run"), "--json"], tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
     assert json.loads(resumed.stdout)["model"] == str(tmp_path / "run" / "model")
     assert_each_once(tmp_path / "run", small, epochs=2)
 
@@ -127,11 +131,9 @@ def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, 
 def test_sigterm_ends_with_a_checkpoint_and_status_1(small, tmp_path):
     arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
     arguments += ["--record-samples", "-e", "50", "-o", str(tmp_path / "run"), "--no-tensorboard"]
-    run = subprocess.Popen([sys.executable, "-m", "brim", "train", "sft", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and run.poll() is None and not (tmp_path / "run" / "samples-rank0.jsonl").exists():
-        time.sleep(0.01)
-    run.terminate()
-    _, talk = run.communicate(timeout=120)
-    assert run.returncode == 1, talk.decode()
+    run = Command(["brim", "train", "sft", *arguments], tmp_path)
+    wait_until(run, (tmp_path / "run" / "samples-rank0.jsonl").exists)
+    run.process.terminate()
+    done = run.wait()
+    assert done.returncode == 1, done.stderr
     assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 1

@@ -1,0 +1,76 @@
+"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has torch loaded.
+
+Importing torch and transformers takes longer than most of what is tested. A forked process has a process id, signals,
+files and an exit status of its own, as one that was started by a shell has; only its imports are done. What is about
+starting Python, such as the cost of an import, has to start Python.
+"""
+
+import faulthandler
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+from subprocess import CompletedProcess
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "brim.train.online.run",
+        "brim.train.distill.run",
+        "brim.cli.train.sft",
+        "brim.cli.train.distill",
+        "brim.cli.lazarus",
+        "transformers.models.llama.modeling_llama",
+    ]
+)
+PATIENCE = 240
+
+
+class Command:
+    """`brim ...` or `lazarus ...`, running in `folder` with its output going to files."""
+
+    def __init__(self, words: list[str], folder: Path, **environment: str) -> None:
+        self.words = words
+        self._scratch = tempfile.TemporaryDirectory(prefix="brim-command-")
+        self.stdout = Path(self._scratch.name, "stdout")
+        self.stderr = Path(self._scratch.name, "stderr")
+        variables = {**os.environ, **environment}
+        self.process = CONTEXT.Process(target=_command, args=(words, str(folder), variables, str(self.stdout), str(self.stderr)))
+        self.process.start()
+
+    def wait(self, seconds: float = PATIENCE) -> CompletedProcess[str]:
+        """How it ended, as `subprocess.run(..., capture_output=True, text=True)` tells it."""
+        self.process.join(seconds)
+        ended = self.process.exitcode is not None
+        if not ended:
+            self.process.kill()
+            self.process.join()
+        said = [path.read_text() if path.exists() else "" for path in (self.stdout, self.stderr)]
+        self._scratch.cleanup()
+        assert ended, f"{' '.join(self.words)} did not end in {seconds} s: {said}"
+        return CompletedProcess(self.words, self.process.exitcode, *said)
+
+
+def run_command(words: list[str], folder: Path, **environment: str) -> CompletedProcess[str]:
+    return Command(words, folder, **environment).wait()
+
+
+def _command(words: list[str], folder: str, variables: dict[str, str], stdout: str, stderr: str) -> None:
+    for path, number in ((stdout, 1), (stderr, 2)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    faulthandler.dump_traceback_later(PATIENCE - 10, exit=True)  # where it hangs, if it does
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = list(words)
+    import torch
+
+    import brim.cli
+    import brim.cli.lazarus
+
+    torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "1")))
+    mains = {"brim": brim.cli.main, "lazarus": brim.cli.lazarus.main}
+    mains[words[0]]()
