@@ -9,19 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forked import run
 
 from brim import BatchPlan, BatchReader, LengthCache, TokenStore
 
 BIN = Path(sys.executable).parent
-
-
-def run(line, cwd, *, status=0):
-    """Run a command line; the last line of stderr is the message."""
-    words = line.split()
-    done = subprocess.run([str(BIN / words[0]), *words[1:]], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def contents(directory):
@@ -130,6 +122,7 @@ def wait_for(process, pattern, folder, count):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random_moments_and_started_again_it_ends_with_the_same_bytes(here, seed):
     chance = random.Random(seed)

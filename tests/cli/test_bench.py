@@ -30,6 +30,7 @@ def command(folder, line, **more):
     return done
 
 
+@pytest.mark.torch
 def test_the_budget_is_found_where_memory_really_runs_out_and_a_fresh_process_can_train_with_it(tmp_path, monkeypatch):
     """One measurement, looked at from all sides: it takes its seconds."""
     line = "--model tiny --memory 900MB --start 4096 --resolution 50% --steps 1 --max-seconds 60 -o capacity.json --plot curve.png"
@@ -60,6 +61,7 @@ def test_the_budget_is_found_where_memory_really_runs_out_and_a_fresh_process_ca
     assert again.fits, again
 
 
+@pytest.mark.torch
 def test_a_budget_that_memory_did_not_limit_says_so(tmp_path):
     LengthCache.from_lengths({"a": 30, "b": 100, "c": 64}).save(tmp_path / "lengths.jsonl")
     line = "--model tiny -l lengths.jsonl --layout padded --most 350 --start 1 --steps 1 --max-seconds 60 --json -q"
@@ -126,6 +128,7 @@ def test_wrong_options_are_one_line_before_a_model_is_loaded(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.torch
 def test_what_only_the_model_shows_to_be_wrong_is_one_line_too(tmp_path):
     done = command(tmp_path, "--model tiny --length 9000")
     assert done.returncode == 2
@@ -133,6 +136,7 @@ def test_what_only_the_model_shows_to_be_wrong_is_one_line_too(tmp_path):
     assert done.stdout == ""
 
 
+@pytest.mark.torch
 def test_ctrl_c_ends_it_and_its_child(tmp_path):
     words = [sys.executable, "-m", "brim", "bench", "batch-size", "--model", "tiny", "--max-seconds", "600"]
     running = subprocess.Popen(words, cwd=tmp_path, env=OFFLINE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

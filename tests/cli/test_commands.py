@@ -9,19 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forked import run
 
 from brim import BatchPlan, LengthCache
 
 BIN = Path(sys.executable).parent
-
-
-def run(line, cwd, *, status=0, **more):
-    """Run a command line; the last line of stderr is the message."""
-    words = line.split() if isinstance(line, str) else line
-    done = subprocess.run([str(BIN / words[0]), *words[1:]], cwd=cwd, capture_output=True, text=True, check=False, **more)
-    assert done.returncode == status, done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +269,7 @@ def test_a_closed_pipe_is_no_error(here):
 
 def test_every_command_has_help_with_examples(tmp_path):
     for tree, words in _commands():
-        help = run([tree, *words, "--help"], tmp_path, env={**os.environ, "COLUMNS": "80"}).stdout
+        help = run([tree, *words, "--help"], tmp_path, COLUMNS="80").stdout
         assert "Examples:" in help
         assert "Exit status:" in help
         assert max(len(line) for line in help.splitlines()) <= 100
@@ -303,6 +295,15 @@ def test_python_dash_m_is_the_command(tmp_path):
     assert done.stdout == run("brim --version", tmp_path).stdout
 
 
+@pytest.mark.torch
+def test_the_training_of_the_demo_is_bounded_by_time(tmp_path):
+    done = run("brim demo -n 100 -b 4096 --steps 100000 --seconds 2", tmp_path)
+    assert "Training takes at most 2 seconds" in done.stdout
+    assert "the time was up after " in done.stdout
+    assert "step 1/100000" in done.stderr
+
+
+@pytest.mark.torch
 def test_the_demo_holds_its_checks_and_keeps_its_files(tmp_path):
     done = run("brim demo -n 400 -b 4096 --steps 20 -o kept", tmp_path)
     assert "exactly once" in done.stdout

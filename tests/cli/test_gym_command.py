@@ -7,19 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forked import run
 
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.stream.replay.buffer import ReplayBuffer
 
 BIN = Path(sys.executable).parent
-
-
-def run(line, cwd, *, status=0):
-    words = line.split()
-    done = subprocess.run([str(BIN / words[0]), *words[1:]], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -1,28 +1,19 @@
 """`brim plan analyze | suggest` and `lazarus data batching`, run as commands."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forked import run
 
 from brim import LengthCache
 from brim.analyze.capacity.search import Capacity, Trial
 from brim.data.ids import Ids
 
 BIN = Path(sys.executable).parent
-
-
-def run(line, folder, status=0, **env):
-    words = line.split()
-    done = subprocess.run(
-        [str(BIN / words[0]), *words[1:]], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **env}
-    )
-    assert done.returncode == status, (line, done.stdout, done.stderr)
-    return done
 
 
 @pytest.fixture(scope="module")

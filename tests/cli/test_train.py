@@ -10,6 +10,8 @@ from support.forked import run_command
 
 from brim.data.synthetic import write_sample_data
 
+pytestmark = pytest.mark.torch  # the commands import it
+
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
 
 

@@ -1,8 +1,8 @@
-"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has torch loaded.
+"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has imported everything.
 
-Importing torch and transformers takes longer than most of what is tested. A forked process has a process id, signals,
-files and an exit status of its own, as one that was started by a shell has; only its imports are done. What is about
-starting Python, such as the cost of an import, has to start Python.
+Importing NumPy, or torch and transformers, takes longer than most of what is tested. A forked process has a process id,
+signals, files and an exit status of its own, as one that was started by a shell has; only its imports are done. What is
+about starting Python, such as the cost of an import, has to start Python. In the quick tier there is no torch to import.
 """
 
 import faulthandler
@@ -10,20 +10,20 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "brim.train.online.run",
-        "brim.train.distill.run",
-        "brim.cli.train.sft",
-        "brim.cli.train.distill",
-        "brim.cli.lazarus",
-        "transformers.models.llama.modeling_llama",
-    ]
-)
+LIGHT = ["brim.cli.lazarus", "brim.cli.lengths", "brim.cli.batch", "brim.analyze.strategies", "brim.plan.verify", "tokenizers"]
+HEAVY = [
+    "brim.train.online.run",
+    "brim.train.distill.run",
+    "brim.cli.train.sft",
+    "brim.cli.train.distill",
+    "transformers.models.llama.modeling_llama",
+]
+CONTEXT.set_forkserver_preload(LIGHT + (HEAVY if find_spec("torch") else []))
 PATIENCE = 240
 
 
@@ -56,6 +56,14 @@ def run_command(words: list[str], folder: Path, **environment: str) -> Completed
     return Command(words, folder, **environment).wait()
 
 
+def run(line: str | list[str], folder: Path, *, status: int = 0, **environment: str) -> CompletedProcess[str]:
+    """Run a command line that ends with this exit status, and without a traceback."""
+    done = run_command(line.split() if isinstance(line, str) else line, folder, **environment)
+    assert done.returncode == status, (line, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
 def _command(words: list[str], folder: str, variables: dict[str, str], stdout: str, stderr: str) -> None:
     for path, number in ((stdout, 1), (stderr, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -66,11 +74,10 @@ def _command(words: list[str], folder: str, variables: dict[str, str], stdout: s
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = list(words)
-    import torch
-
     import brim.cli
     import brim.cli.lazarus
 
-    torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "1")))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "1")))
     mains = {"brim": brim.cli.main, "lazarus": brim.cli.lazarus.main}
     mains[words[0]]()
