@@ -1,9 +1,9 @@
 """The words that all environments share for an episode: how it stands, how it ended, how hard it was.
 
-The vocabulary is Gymnasium's. An episode is *terminated* when it reached an end of its own, such as a solved or a lost puzzle, and
-*truncated* when it was cut off from outside: no steps or no time left, a player who gave up, a server that failed. The two are kept apart
-up to the episode that comes out, because a learner must bootstrap from the last state of a truncated episode and must not from that of a
-terminated one.
+The vocabulary is Gymnasium's. An episode is *terminated* when it reached an end of its own, such as a solved or a lost
+puzzle, and *truncated* when it was cut off from outside: no steps or no time left, a player who gave up, a server that
+failed. The two are kept apart up to the episode that comes out, because a learner must bootstrap from the last state of
+a truncated episode and must not from that of a terminated one.
 """
 
 from collections.abc import Mapping

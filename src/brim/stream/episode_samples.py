@@ -24,7 +24,8 @@ class Played(NamedTuple):
 
 
 class EpisodeSampler:
-    """Makes samples of episodes: the prompt is read, the action and the end token are learned, as in a row of {"prompt", "response"}."""
+    """Makes samples of episodes: the prompt is read, the action and the end token are learned, as in a row of
+    {"prompt", "response"}."""
 
     def __init__(
         self,

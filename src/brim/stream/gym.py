@@ -1,8 +1,8 @@
 """Episodes on a puzzle server as a stream of samples: `GymEpisodeStream`.
 
-`brim.envs.puzzle` plays, many episodes at once; here the episodes become samples. They come in the order of their numbers, each exactly
-once (as success, failure, timeout or error), and a stream that was stopped resumes with the first sample that it had not given out. A slow
-consumer slows the lanes down; it does not fill the memory.
+`brim.envs.puzzle` plays, many episodes at once; here the episodes become samples. They come in the order of their
+numbers, each exactly once (as success, failure, timeout or error), and a stream that was stopped resumes with the first
+sample that it had not given out. A slow consumer slows the lanes down; it does not fill the memory.
 """
 
 import os
@@ -35,10 +35,10 @@ Convert = Callable[[EpisodeRun, int, GymEpisode], Iterator[T]]
 class GymEpisodeStream:
     """Samples from episodes, one for each action, for `for` and for `async for`.
 
-    `iter_episodes` and `episodes` give the episodes instead, `iter_played` both. Lanes play while the consumer works: with `for` in a
-    thread of their own, with `async for` in the running loop. Leaving the loop closes their connections; the next one resumes after the
-    last sample that was given out, and so does one after `close`. A server that is lost ends the loop with a PuzzleError; the episodes that
-    were not played are played by the next loop.
+    `iter_episodes` and `episodes` give the episodes instead, `iter_played` both. Lanes play while the consumer works:
+    with `for` in a thread of their own, with `async for` in the running loop. Leaving the loop closes their
+    connections; the next one resumes after the last sample that was given out, and so does one after `close`. A server
+    that is lost ends the loop with a PuzzleError; the episodes that were not played are played by the next loop.
 
     Example:
         config = GymConfig(port=8023, games=("lights",), difficulty_range=(0.0, 0.4))
@@ -65,15 +65,17 @@ class GymEpisodeStream:
     ) -> None:
         """
         Args:
-            tokenizer: A tokenizer, its name or path, or the `Prompts` of a policy that tokenises prompts itself: each is then tokenised
-                once.
+            tokenizer: A tokenizer, its name or path, or the `Prompts` of a policy that tokenises prompts itself: each
+                is then tokenised once.
             policy: Chooses the actions; the server's hints unless given.
             episodes: How many of `config.episode`, or which ones, or None for no end.
-            keep: Which episodes become samples; asked once for each. What is left out is counted, as are samples too short or too long.
+            keep: Which episodes become samples; asked once for each. What is left out is counted, as are samples too
+                short or too long.
             learn_invalid: Whether actions that were refused become samples too; their reward tells them apart.
             policy_version: The version that goes into every sample, as of the moment when its action was chosen.
             ordered: Whether episodes come in the order of their numbers, or as they end.
-            wait_for_server: Whether a server that does not answer at first is waited for as in an outage, instead of reported at once.
+            wait_for_server: Whether a server that does not answer at first is waited for as in an outage, instead of
+                reported at once.
         """
         self.config = config
         self.policy = HintPolicy() if policy is None else policy
@@ -143,7 +145,8 @@ class GymEpisodeStream:
         return self._iterate(self._played)
 
     def close(self) -> None:
-        """Stop the lanes and close their connections. Can be called from any thread; whoever iterates comes to the end."""
+        """Stop the lanes and close their connections. Can be called from any thread; whoever iterates comes to the
+        end."""
         with self._lock:
             run, self._run = self._run, None
             self.state = StreamState.CLOSED
@@ -188,7 +191,8 @@ class GymEpisodeStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state. An episode of which some samples were given out is played again, and those samples are left out.
+        """Resume from a state. An episode of which some samples were given out is played again, and those samples are
+        left out.
 
         Raises:
             MismatchError: The state belongs to another stream.
@@ -288,7 +292,8 @@ class GymEpisodeStream:
         yield episode
 
     def _make_samples(self, position: int, episode: GymEpisode) -> list[StreamSample]:
-        """All samples of an episode. The episode and what is left out are counted, unless that was done before the stream was resumed."""
+        """All samples of an episode. The episode and what is left out are counted, unless that was done before the
+        stream was resumed."""
         samples, refused = self._sampler.samples(episode)
         if not self._given.get(position):
             self._count_episode(episode)
@@ -327,7 +332,8 @@ class GymEpisodeStream:
 
 
 class AsyncItems(AsyncIterator[T], Generic[T]):
-    """One pass over a stream, for `async for`. It begins with the first item, and ends when it is left or no longer referenced."""
+    """One pass over a stream, for `async for`. It begins with the first item, and ends when it is left or no longer
+    referenced."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ ItemT = TypeVar("ItemT")
 def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
     """Give the same items in the same order, made by a thread, at most `ahead` before they are asked for.
 
-    An error comes where the item would have come. The thread starts with the first item and has ended when the iteration has, whether it
-    was exhausted, left or raised in.
+    An error comes where the item would have come. The thread starts with the first item and has ended when the
+    iteration has, whether it was exhausted, left or raised in.
 
     Example:
         >>> list(fetch_ahead(iter(range(5)), ahead=2))

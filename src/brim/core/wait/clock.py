@@ -6,10 +6,12 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """The time that tasks of one event loop have for their work. While it is paused, none of their deadlines comes nearer.
+    """The time that tasks of one event loop have for their work. While it is paused, none of their deadlines comes
+    nearer.
 
-    It is paused for what is not the fault of the task that has the deadline: a server that is unreachable for everybody, or a consumer
-    that does not take results. Pauses may overlap; time goes on when the last of them has ended.
+    It is paused for what is not the fault of the task that has the deadline: a server that is unreachable for
+    everybody, or a consumer that does not take results. Pauses may overlap; time goes on when the last of them has
+    ended.
 
     Example:
         limit = asyncio.timeout(None)

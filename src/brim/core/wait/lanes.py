@@ -1,7 +1,8 @@
 """Many workers on one sequence of numbered pieces of work: `Lanes`.
 
-Numbers go to workers in order, whichever is free; results come back in order, or as they are ready. Nobody runs too far ahead: neither a
-worker of the slowest one, nor all of them of the consumer. Lanes are tasks of one event loop; only `stop` and `take` are for threads.
+Numbers go to workers in order, whichever is free; results come back in order, or as they are ready. Nobody runs too far
+ahead: neither a worker of the slowest one, nor all of them of the consumer. Lanes are tasks of one event loop; only
+`stop` and `take` are for threads.
 """
 
 import asyncio
@@ -34,8 +35,9 @@ class Worker(Protocol[ResultT_co]):
 class Dispatcher:
     """Gives numbers to lanes, in order, and to all lanes that wait at the very moment when there is something to give.
 
-    A number is at most `ahead` - 1 beyond the first one that is not finished. That depends on the course of the work alone, and so does the
-    order of the calls of `began`: whoever decides for all lanes at once decides for the same ones in every run.
+    A number is at most `ahead` - 1 beyond the first one that is not finished. That depends on the course of the work
+    alone, and so does the order of the calls of `began`: whoever decides for all lanes at once decides for the same
+    ones in every run.
     """
 
     def __init__(
@@ -94,10 +96,11 @@ class Dispatcher:
 
 
 class Lanes(Generic[ResultT]):
-    """One lane for each worker. They start with the first `next`, in that loop; `stop` ends them and leaves nothing behind.
+    """One lane for each worker. They start with the first `next`, in that loop; `stop` ends them and leaves nothing
+    behind.
 
-    What a worker raises comes out of `next`, after all results that were ready before it. While `ahead` results wait for the consumer,
-    lanes pause before their next piece of work, and so does the clock.
+    What a worker raises comes out of `next`, after all results that were ready before it. While `ahead` results wait
+    for the consumer, lanes pause before their next piece of work, and so does the clock.
 
     Example:
         lanes = Lanes([Caller(server) for server in servers], stop=1000)
@@ -124,11 +127,13 @@ class Lanes(Generic[ResultT]):
             first: The first number.
             stop: The number after the last one, or None for no end.
             skip: Numbers that are left out.
-            ahead: How many numbers may be begun, or done and not taken; twice as many as there are workers unless given.
+            ahead: How many numbers may be begun, or done and not taken; twice as many as there are workers unless
+                given.
             ordered: Whether results come in the order of their numbers, or as they are ready.
             began: Called when a number is given to a lane, in the order of the numbers.
-            ended: Called once for every number that has begun: when its result is ready, or when the lanes are stopped. No wait lies
-                between this call and that of `began` for the lane's next number. If it raises, the lanes end.
+            ended: Called once for every number that has begun: when its result is ready, or when the lanes are stopped.
+                No wait lies between this call and that of `began` for the lane's next number. If it raises, the lanes
+                end.
             clock: Paused while all lanes wait for the consumer.
             name: Prefix of the names of the tasks and of the thread.
         """
@@ -193,12 +198,13 @@ class Lanes(Generic[ResultT]):
         except CancelledError:
             if self.closed:  # by another thread, while we waited
                 return None
-            raise BrimError(f"the thread of the {self._name} lanes has ended unexpectedly; start another iteration") from None
+            raise BrimError(f"the thread of the {self._name} lanes has ended unexpectedly; iterate again") from None
 
     def stop(self) -> None:
         """End all lanes. Can be called from anywhere: from other threads, without a loop, and more than once.
 
-        If they work in a thread of their own, they have ended when this returns; otherwise they end when their loop gets to it.
+        If they work in a thread of their own, they have ended when this returns; otherwise they end when their loop
+        gets to it.
         """
         self.closed = True
         if self._thread is not None:
@@ -259,13 +265,15 @@ class Lanes(Generic[ResultT]):
         self._tell_began(number)
 
     async def _run_lane(self, lane: int, worker: Worker[ResultT], first: "asyncio.Future[int | None]") -> None:
-        """Whatever ends a lane ends all, and comes out of `next`: a task that raised SystemExit would end the loop with it."""
+        """Whatever ends a lane ends all, and comes out of `next`: a task that raised SystemExit would end the loop with
+        it."""
         try:
             await self._work(worker, first)
         except asyncio.CancelledError:
             if self.closed:
                 raise
-            self._error = self._error or BrimError(f"{self._name} lane {lane} was cancelled by its own work, or by the end of its loop")
+            who = f"{self._name} lane {lane}"
+            self._error = self._error or BrimError(f"{who} was cancelled by its own work, or by the end of its loop")
         except BaseException as error:
             self._error = self._error or error
         finally:
@@ -288,10 +296,11 @@ class Lanes(Generic[ResultT]):
             number = await waits
 
     def _make_room(self) -> None:
-        """Let lanes wait while as many results are ready as `ahead` allows. There is something to take then, so they wait for nobody else.
+        """Let lanes wait while as many results are ready as `ahead` allows. There is something to take then, so they
+        wait for nobody else.
 
-        They wait after `began`, so that whoever decides for all of them at once decides for the same ones, however slow the consumer is;
-        the clock of those who wait for them is paused.
+        They wait after `began`, so that whoever decides for all of them at once decides for the same ones, however slow
+        the consumer is; the clock of those who wait for them is paused.
         """
         ready = self._dispatcher.unfinished - self._next if self._ordered else len(self._ready)
         if ready >= self._ahead and self._room.is_set():

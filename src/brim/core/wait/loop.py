@@ -1,4 +1,5 @@
-"""An event loop in a thread of its own, for code that is not async and must not wait for a loop that already runs in its thread."""
+"""An event loop in a thread of its own, for code that is not async and must not wait for a loop that already runs in
+its thread."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -43,8 +44,8 @@ class LoopThread:
     def stop(self, last: Coroutine[Any, Any, None] | None = None) -> None:
         """End the thread, after running `last`. Tasks that are still running are cancelled, and may clean up.
 
-        Waits for that, except when called in the thread itself, where an iterator that nobody uses any more can be collected: there the
-        end is only begun.
+        Waits for that, except when called in the thread itself, where an iterator that nobody uses any more can be
+        collected: there the end is only begun.
         """
         with self._lock:
             ended, self._ended = self._ended, True
@@ -105,7 +106,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _caught(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """Return what the coroutine raises as a value: SystemExit and its like would end the loop before anybody heard of them."""
+    """Return what the coroutine raises as a value: SystemExit and its like would end the loop before anybody heard of
+    them."""
     try:
         return await coroutine, None
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """Ask once for all who wait: one call of a model instead of one for every lane.
 
-A `Together` belongs to one event loop. The function that answers may be async, or run in a thread, or in the loop itself; it is asked for
-one batch at a time.
+A `Together` belongs to one event loop. The function that answers may be async, or run in a thread, or in the loop
+itself; it is asked for one batch at a time.
 """
 
 import asyncio
@@ -33,12 +33,14 @@ class _Asked(NamedTuple, Generic[KeyT, ItemT, AnswerT]):
 class Together(Generic[KeyT, ItemT, AnswerT]):
     """Collects items from many tasks, and has them answered in batches.
 
-    Keys that have begun and not ended are waited for: the function is called when every one of them has asked. Which items meet in a batch
-    then depends on the course of the work alone, never on who was faster. While no key has begun, a batch is whatever was asked up to the
-    next turn of the event loop, or, with `max_wait`, until `max_batch` items are there.
+    Keys that have begun and not ended are waited for: the function is called when every one of them has asked. Which
+    items meet in a batch then depends on the course of the work alone, never on who was faster. While no key has begun,
+    a batch is whatever was asked up to the next turn of the event loop, or, with `max_wait`, until `max_batch` items
+    are there.
 
-    An error that the function raises goes to all who waited for it. A function in a thread that never returns holds nobody: when all who
-    waited were cancelled or have ended, its thread is abandoned. An async function is cancelled when nobody waits for it any more.
+    An error that the function raises goes to all who waited for it. A function in a thread that never returns holds
+    nobody: when all who waited were cancelled or have ended, its thread is abandoned. An async function is cancelled
+    when nobody waits for it any more.
 
     Example:
         together = Together(model.generate, max_batch=64, max_wait=0.01)
@@ -57,8 +59,8 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         """
         Args:
             answer: Gets the items of a batch and returns an answer for each, in that order. May be async.
-            in_thread: Whether a function that is not async is called in a thread, so that the loop keeps running; always in the same one
-                while anybody waits.
+            in_thread: Whether a function that is not async is called in a thread, so that the loop keeps running;
+                always in the same one while anybody waits.
             max_batch: Upper limit of the items of a batch. If more are waiting, they are split.
             max_wait: Seconds after which the first item that waits is waited for no longer: the batch is what is there.
             order: Key function by which the items of a batch are sorted; in the order of asking unless given.
@@ -126,7 +128,8 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
     def end(self, key: KeyT) -> None:
         """Wait for this key no longer. A question that it still has is cancelled.
 
-        Whether the others can be asked is looked at in the next turn of the event loop, so that another key can begin in its place first.
+        Whether the others can be asked is looked at in the next turn of the event loop, so that another key can begin
+        in its place first.
         """
         self._begun.discard(key)
         for asked in [*(self._asked or ()), *(asked for batch in self._queue for asked in batch), *self._waiting.values()]:
@@ -272,7 +275,8 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
 
 
 class _Worker:
-    """A thread that does one job after the other until it is left. Nobody waits for it, not even the end of the program."""
+    """A thread that does one job after the other until it is left. Nobody waits for it, not even the end of the
+    program."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

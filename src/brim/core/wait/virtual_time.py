@@ -1,8 +1,8 @@
 """Run coroutines on a clock that jumps to the next timer: a test tool.
 
-An hour of waiting takes no time, and what happens at which moment is exact. If nothing is ready and no timer is set, nothing can ever
-happen again: that is a deadlock, and it is reported together with the tasks that wait. For coroutines only: threads and sockets do not
-live in this time.
+An hour of waiting takes no time, and what happens at which moment is exact. If nothing is ready and no timer is set,
+nothing can ever happen again: that is a deadlock, and it is reported together with the tasks that wait. For coroutines
+only: threads and sockets do not live in this time.
 
 Example:
     >>> async def wait_an_hour():
@@ -37,8 +37,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
-        # A timer is due when the time is within this distance of it. The default, a nanosecond, is less than the distance between two
-        # floats after half a year of seconds, so that the loop would wait forever for a timer that it stands on.
+        # A timer is due when the time is within this distance of it. The default, a nanosecond, is less than the
+        # distance between two floats after half a year of seconds, so that the loop would wait forever for a timer that
+        # it stands on.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
@@ -50,7 +51,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         Raises:
             BrimError: Always.
         """
-        raise BrimError("threads do not live in virtual time; run this on a real event loop, or pass a function that needs no thread")
+        raise BrimError("threads do not live in virtual time; run this on a real event loop, or without a thread")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -65,11 +66,12 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         result = loop.run_until_complete(coroutine)
         if left := asyncio.all_tasks(loop):
-            raise LeftRunningError(f"these tasks are still running: {_names(left)}; cancel them, and wait until they have ended")
+            raise LeftRunningError(f"these tasks are still running: {_names(left)}; cancel them and wait for their end")
         return result
     except _NothingLeft:
         waiting = _names(asyncio.all_tasks(loop))
-        raise DeadlockError(f"nothing is ready and no timer is set at {loop.time()} seconds; these tasks wait: {waiting}") from None
+        what = f"nothing is ready and no timer is set at {loop.time()} seconds"
+        raise DeadlockError(f"{what}; these tasks wait: {waiting}") from None
     finally:
         try:
             _cancel_all(loop)

@@ -1,7 +1,7 @@
 """Prompts and responses that come one after the other, each prompt tokenised once.
 
-A model reads a prompt before it writes a response, and the two together become a sample afterwards. `Prompts` remembers the tokens of the
-prompt in between. The tokens are exactly those that `encode_rows` gives for the whole row.
+A model reads a prompt before it writes a response, and the two together become a sample afterwards. `Prompts` remembers
+the tokens of the prompt in between. The tokens are exactly those that `encode_rows` gives for the whole row.
 """
 
 from collections import OrderedDict
@@ -40,11 +40,13 @@ class Prompts:
         self._lock = Lock()
 
     def tokens(self, prompt: str) -> Tokens:
-        """What a model reads before it writes the response: the start token, if any, the prompt, and the newline after it."""
+        """What a model reads before it writes the response: the start token, if any, the prompt, and the newline after
+        it."""
         return self._tokens_of([prompt], lambda _: "a prompt")[0]
 
     def rows(self, pairs: Sequence[tuple[str, str]], where: Where) -> list[tuple[Tokens, Mask]]:
-        """The tokens and the loss mask of rows, each a prompt and its response. `where(k)` names the k-th of them in errors.
+        """The tokens and the loss mask of rows, each a prompt and its response. `where(k)` names the k-th of them in
+        errors.
 
         Raises:
             DataError: A text cannot be tokenised.

@@ -5,3 +5,4 @@ from brim.envs.darkroom.ppo import Ppo as Ppo
 from brim.envs.darkroom.q_learning import QLearning as QLearning
 from brim.envs.darkroom.room import Darkroom as Darkroom
 from brim.envs.darkroom.room import DarkroomState as DarkroomState
+from brim.envs.darkroom.room import lane_env as lane_env

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts
+from brim.core.rng import below, raw_bits
+from brim.envs.checker import Bounds, LaneEnv
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 MOVES = np.array([[0, 0], [0, -1], [0, 1], [-1, 0], [1, 0]])
@@ -160,3 +162,25 @@ def play(
             learn(state, actions, led)
         state = led.state
     return episode
+
+
+def lane_env(room: Darkroom, lanes: int = 8) -> LaneEnv:
+    """The room as `brim.envs.checker` sees it. The seed decides the goals, one for each lane."""
+
+    def begin(seed: int) -> DarkroomState:
+        words = raw_bits(lanes, seed=seed, purpose="darkroom/goals")
+        return reset(room, room.goals[below(words, len(room.goals)).astype(np.int64)])
+
+    def sample(state: DarkroomState, seed: int) -> NDArray[np.int64]:
+        words = raw_bits(len(state.goal), seed=seed, purpose="darkroom/actions")
+        return below(words, ACTIONS).astype(np.int64)
+
+    return LaneEnv(
+        lanes=lanes,
+        reset=begin,
+        step=lambda state, actions: step(room, state, actions),
+        sample=sample,
+        observe=lambda state: state.position,
+        observation_space=Bounds(0, room.size - 1, (lanes, 2)),
+        action_space=Bounds(0, ACTIONS - 1, (lanes,)),
+    )

@@ -15,7 +15,8 @@ from brim.envs.puzzle.wire.transport import TRANSPORTS, TransportName
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """The rewards of an episode. Only its end can earn one: whatever can be repeated costs, so that no reward can be farmed."""
+    """The rewards of an episode. Only its end can earn one: whatever can be repeated costs, so that no reward can be
+    farmed."""
 
     success: float = 1.0
     """Reward of the action that solves the puzzle."""
@@ -51,8 +52,8 @@ class GymConfig:
     port: int = 8023
     transport: TransportName = "auto"
     games: tuple[str, ...] | None = None
-    """The games that are played: one name or several; a game that is named twice is played twice as often. None means all games that a
-    server generates quickly and shows completely."""
+    """The games that are played: one name or several; a game that is named twice is played twice as often. None means
+    all games that a server generates quickly and shows completely."""
     difficulty_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest difficulty that is played: easy is 0.3, medium 0.5, hard 0.7."""
     lanes: int = 8
@@ -64,8 +65,8 @@ class GymConfig:
     read_timeout: float = 30.0
     """Upper limit of the time until a reply is complete."""
     episode_timeout: float = 300.0
-    """Upper limit of the time for an episode. Reconnecting and the policy's own time count; the time in which the server is unreachable, or
-    in which the lanes wait for the consumer, does not."""
+    """Upper limit of the time for an episode. Reconnecting and the policy's own time count; the time in which the
+    server is unreachable, or in which the lanes wait for the consumer, does not."""
     max_retries: int = 3
     """How often an episode is resumed on a new connection after its connection failed."""
     retry_delay: float = 1.0

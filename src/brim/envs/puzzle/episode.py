@@ -1,4 +1,5 @@
-"""An episode on a puzzle server, as it was played: `GymEpisode` and its steps. It knows nothing of tokens or samples."""
+"""An episode on a puzzle server, as it was played: `GymEpisode` and its steps. It knows nothing of tokens or
+samples."""
 
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ class GymStep:
     hints: int
     """Hints that were asked for before the action."""
     code: str
-    """The server's word for the outcome, such as PLACED; NOT_A_MOVE if the action was never sent, CLOSED if it ended the session."""
+    """The server's word for the outcome, such as PLACED; NOT_A_MOVE if the action was never sent, CLOSED if it ended
+    the session."""
     message: str
     policy_version: int | None = None
     """The version of the policy when it chose the action."""
@@ -44,7 +46,8 @@ class GymEpisode:
     attempts: int = 1
     """Connections it was played on."""
     last_hints: int = 0
-    """Hints after the last action, such as those that made the player give up. They belong to no step and cost nothing."""
+    """Hints after the last action, such as those that made the player give up. They belong to no step and cost
+    nothing."""
 
     @property
     def episode_id(self) -> str:

@@ -1,9 +1,10 @@
 """One episode from its beginning to its end, whatever happens to the connection: `EpisodePlayer`.
 
-An episode ends exactly once, as success, failure, timeout or error. When its connection fails it is resumed on another one: seeds are
-deterministic, so what was asked before is asked again and must lead to the same position. An action on which the server closes the session
-twice in a row at the same place, although it has answered something in this episode, counts as invalid, and the episode goes on without
-it. The next such action counts so only if something was answered in between.
+An episode ends exactly once, as success, failure, timeout or error. When its connection fails it is resumed on another
+one: seeds are deterministic, so what was asked before is asked again and must lead to the same position. An action on
+which the server closes the session twice in a row at the same place, although it has answered something in this
+episode, counts as invalid, and the episode goes on without it. The next such action counts so only if something was
+answered in between.
 """
 
 import asyncio
@@ -111,7 +112,8 @@ class EpisodePlayer:
         """Play an episode to its end.
 
         Raises:
-            ConnectionFailed: No connection was ever made, or the server is lost. Any other failure of the server is part of the episode.
+            ConnectionFailed: No connection was ever made, or the server is lost. Any other failure of the server is
+                part of the episode.
             BaseException: What the policy raises.
         """
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """Policies: what they are asked, what they answer, and those that need no model.
 
-A policy is asked once for every step of every lane, and may take its time: lanes do not wait for each other unless it makes them, as
-`Together` does.
+A policy is asked once for every step of every lane, and may take its time: lanes do not wait for each other unless it
+makes them, as `Together` does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,8 @@ class Policy(Protocol):
 
     - `name: str`, for messages; otherwise the name of its class.
     - `wants_hints: bool`: whether a turn must carry the server's hint.
-    - `begin(episode)`: a lane begins an episode. `end(episode)`: it has ended, however it ended, also because the run was stopped.
+    - `begin(episode)`: a lane begins an episode. `end(episode)`: it has ended, however it ended, also because the run
+      was stopped.
 
     `begin` and `end` are called without waiting between the end of one episode and the beginning of the next.
     """
@@ -70,7 +71,8 @@ class SimplePolicy:
 
 
 class HintPolicy(SimplePolicy):
-    """Follows the server's hints. Gives up where there is none, or where the hint is what the server has just refused."""
+    """Follows the server's hints. Gives up where there is none, or where the hint is what the server has just
+    refused."""
 
     name = "hint"
     wants_hints = True
@@ -141,11 +143,12 @@ class ScriptedPolicy(SimplePolicy):
 
 
 class Together(together.Together[EpisodeSpec, Turn, str | None]):
-    """Waits until every episode that has begun and not ended is waiting for an action, and then chooses for all of them at once.
+    """Waits until every episode that has begun and not ended is waiting for an action, and then chooses for all of them
+    at once.
 
-    `choose` gets the turns sorted by the number of their episode, and answers in that order. Which turns meet depends on the course of the
-    episodes alone, never on which server answered first. An episode that is reconnecting keeps the others waiting, as long as its own
-    deadlines let it; one that ended, however it ended, does not.
+    `choose` gets the turns sorted by the number of their episode, and answers in that order. Which turns meet depends
+    on the course of the episodes alone, never on which server answered first. An episode that is reconnecting keeps the
+    others waiting, as long as its own deadlines let it; one that ended, however it ended, does not.
     """
 
     name = "together"
@@ -153,7 +156,8 @@ class Together(together.Together[EpisodeSpec, Turn, str | None]):
     def __init__(
         self, choose: Callable[[Sequence[Turn]], Sequence[str | None]], *, in_thread: bool = True, wants_hints: bool = False
     ) -> None:
-        """With `in_thread`, the lanes keep running while `choose` computes in a thread, always in the same one while there are episodes."""
+        """With `in_thread`, the lanes keep running while `choose` computes in a thread, always in the same one while
+        there are episodes."""
         super().__init__(choose, in_thread=in_thread, order=lambda episode: episode.number)
         self.wants_hints = wants_hints
 

@@ -18,10 +18,11 @@ from brim.envs.puzzle.wire.transport import connect
 
 
 class EpisodeRun(Lanes[GymEpisode]):
-    """Plays numbered episodes, each lane over a connection of its own; see `Lanes` for how they are started, taken and stopped.
+    """Plays numbered episodes, each lane over a connection of its own; see `Lanes` for how they are started, taken and
+    stopped.
 
-    No episode is given up because the server is unreachable: all lanes wait for it together, and their clock is paused. If the server is
-    lost, `next` raises a PuzzleError, after everything that was played before.
+    No episode is given up because the server is unreachable: all lanes wait for it together, and their clock is paused.
+    If the server is lost, `next` raises a PuzzleError, after everything that was played before.
 
     Example:
         run = EpisodeRun(config, HintPolicy(), config.episode, stop=10)
@@ -45,7 +46,8 @@ class EpisodeRun(Lanes[GymEpisode]):
         """
         Args:
             spec: From the number of an episode in this run to the episode.
-            first: The first number; `stop` is the number after the last one (None for no end), `skip` are numbers to leave out.
+            first: The first number; `stop` is the number after the last one (None for no end), `skip` are numbers to
+                leave out.
             ordered: Whether episodes come in the order of their numbers, or as they end.
             version: Asked for the version of the policy before every action.
             wait_for_server: Whether a server that does not answer at first is waited for as in an outage.
@@ -102,7 +104,8 @@ class EpisodeRun(Lanes[GymEpisode]):
 
 
 def find_server(config: GymConfig) -> str:
-    """See whether a server answers, and return the transport that it speaks. Not for coroutines: it waits for the answer.
+    """See whether a server answers, and return the transport that it speaks. Not for coroutines: it waits for the
+    answer.
 
     Raises:
         PuzzleError: Nothing answers there, or something else does.

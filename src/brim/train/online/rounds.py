@@ -1,7 +1,9 @@
-"""A round of play: some episodes follow the server's hints, to learn from, the others are played by the model, to measure it.
+"""A round of play: some episodes follow the server's hints, to learn from, the others are played by the model, to
+measure it.
 
-Which puzzles a round has, and who plays them, depends on the seed, the curriculum and the numbers of the episodes; what the model does also
-depends on its weights. Episodes come back in the order of their numbers, whichever ended first, so a round can be repeated.
+Which puzzles a round has, and who plays them, depends on the seed, the curriculum and the numbers of the episodes; what
+the model does also depends on its weights. Episodes come back in the order of their numbers, whichever ended first, so
+a round can be repeated.
 """
 
 from collections import Counter
