@@ -126,6 +126,9 @@ def execute(page, stack):
                 run(shortened(line, port=port))
 
 
+@pytest.mark.torch
+@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_document_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -92,6 +92,7 @@ def test_a_name_of_a_room_says_where_it_is():
         brim.envs.PuzzleServer  # noqa: B018
 
 
+@pytest.mark.slow
 def test_pyright_knows_the_types_and_refuses_unknown_names(tmp_path):
     script = tmp_path / "use.py"
     script.write_text(

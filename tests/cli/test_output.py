@@ -58,7 +58,9 @@ def test_a_file_that_brim_did_not_write_is_kept(here, line, name):
     assert Path(name).read_text() == '{"text": "mine"}\n'
 
 
-@pytest.mark.parametrize(("line", "name"), WRITERS.items())
+@pytest.mark.parametrize(
+    ("line", "name"), [pytest.param(*writer, marks=[pytest.mark.slow] * ("png" in writer[1])) for writer in WRITERS.items()]
+)
 def test_an_earlier_output_and_an_empty_file_are_replaced(here, line, name):
     Path(name).touch()
     brim(*line.split(), name)
