@@ -41,8 +41,8 @@ from brim.analyze.capacity.memory import resident_memory
 from brim.envs.darkroom.histories import Histories, write_histories
 from brim.train.distill.config import DistillConfig
 from brim.train.distill.model import CompressedAD
-from brim.train.distill.run import new_model
 from brim.train.distill.samples import HistoryDataset
+from brim.train.distill.seed_run import new_model
 from brim.train.distill.yaml_files import load_config
 
 SAMPLES, BATCH, TIMED, SECONDS, ROUNDS = 32_768, 128, 64, 20.0, 2

@@ -111,7 +111,7 @@ def test_the_budget_to_plan_with_holds_the_longest_sample_if_one_can(length, lay
         ("--model tiny --length 5 -l lengths.jsonl", "give --length or --lengths, not both"),
         ("--model tiny -l nothing.jsonl", "nothing.jsonl does not exist"),
         ("--model tiny --layout loose", "'loose' is not one of"),
-        ("--model tiny --lora-rank 4", "adapters need a model that stays"),
+        ("--model tiny --lora-rank 4", "LoRA needs a trained model below it"),
         ("--model tiny --plot curve.bmp", "cannot plot to curve.bmp: the name must end in .png, .svg, .pdf"),
         ("--model tiny -o .", "cannot write .: it is a directory"),
     ],

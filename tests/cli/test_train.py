@@ -2,13 +2,25 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from support.forked import run_command
 
+import brim.cli.train.distill as distill_module
+import brim.cli.train.online as online_module
+import brim.cli.train.sft as sft_module
+from brim.cli.train.distill import distill
+from brim.cli.train.online import online
+from brim.cli.train.sft import sft
+from brim.core.fill import Fill
 from brim.data.synthetic import write_sample_data
+from brim.train.report import SftResult
 
 pytestmark = pytest.mark.torch  # the commands import it
 
@@ -58,7 +70,7 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
         where = f"--gym-host localhost --gym-port {server.port}"
         line = f"train sft --model model --data train.jsonl --online {where} {short} -o played --json --max-episode-steps 4"
         shown = ok("lazarus", desk, line)
-        again = ok("brim", desk, f"train sft --resume played --rounds 3 {where} -q --json")
+        again = ok("brim", desk, f"train online --resume played --rounds 3 {where} -q --json")
     first, second = json.loads(shown.stdout), json.loads(again.stdout)
     assert (first["rounds"], second["rounds"], second["episodes"]) == (2, 3, 12)
     assert "round 1: solved" in shown.stderr
@@ -71,6 +83,8 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
     ("line", "message"),
     [
         ("train sft --data train.jsonl", "--model is missing"),
+        ("train online --games lights", "--model is missing"),
+        ("train online --resume first", "is of a run that does not play; resume it with brim train sft"),
         ("train sft --model tiny", "--data is missing"),
         (
             "train sft --model model --data train.jsonl --batchplan batch_plan/ --token-budget 8",
@@ -83,11 +97,11 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
         ("train sft --model model --data train.jsonl -b 16", "do not fit in 16 tokens"),
         ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
         ("train sft --resume first --learning-rate 3", "these differ: learning_rate"),
-        ("train sft --resume first --output other", "a resumed run goes on where it is"),
+        ("train sft --resume first --output other", "a resumed run stays where it is"),
         ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
         ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
         ("train sft --model tiny --data train.jsonl --gym-port 8023", "--gym-port has no effect without --online"),
-        ("train sft --model tiny --online --epochs 2", "epochs has no meaning for a run that plays"),
+        ("train sft --model tiny --online --epochs 2", "--epochs has no effect in a run that plays"),
         ("train sft --model tiny --online --games chess", "there is no game 'chess'"),
         ("train sft --model tiny --online --gym-port 9", "brim gym serve"),
     ],
@@ -129,3 +143,42 @@ def test_code_in_a_model_directory_is_never_run_even_if_every_question_is_answer
     assert "the model evil needs Python code of its own" in done.stderr
     assert not list(tmp_path.rglob("marker"))
     assert not (tmp_path / "run").exists()
+
+
+def result(**changes):
+    values = {"steps": 9, "taken": 0, "first_loss": None, "last_loss": None, "eval_loss": None, "tokens": 0, "seconds": 0.1}
+    return SftResult(**{**values, "fill": Fill(), "model": Path("run/model"), "stopped": False, "left_out": {}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "line"),
+    [
+        ({"taken": 4, "stopped": True}, 1, "stopped with a checkpoint; continue with: brim train sft --resume run"),
+        ({}, 0, "this run is finished: all 9 steps were taken before; the model is in run/model"),
+    ],
+)
+def test_a_run_that_stopped_or_was_finished_says_so_and_what_to_do(monkeypatch, outcome, status, line):
+    monkeypatch.setattr("brim.train.sft.train_sft", lambda config, **_: result(**outcome))
+    done = CliRunner().invoke(sft, ["-m", "tiny", "-d", "train.jsonl", "-o", "run"], prog_name="brim train sft")
+    assert done.exit_code == status
+    assert done.stderr.splitlines()[-1] == line
+    assert ("tokens/s" in done.stdout) == (outcome != {})
+
+
+@pytest.mark.parametrize(
+    ("command", "groups"), [(sft, sft_module.GROUPS), (online, online_module.GROUPS), (distill, distill_module.GROUPS)]
+)
+def test_help_is_in_groups_with_the_options_that_matter_first_and_fits_80_columns(command, groups):
+    shown = CliRunner().invoke(command, ["--help"], terminal_width=80).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    titles = [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [*groups, "Other"]
+    assert len(groups["Main options"]) <= 11
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.hidden:
+            assert re.search(rf"^  (-\w, )?{param.opts[-1] if len(param.opts) == 1 else param.opts[0]}\b", shown, re.MULTILINE), param.name
+
+
+def test_every_flag_of_brim_train_online_is_one_of_train_sft_too():
+    ours, theirs = ({opt for param in command.params for opt in param.opts} for command in (online, sft))
+    assert ours <= theirs

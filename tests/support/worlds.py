@@ -49,7 +49,7 @@ class World:
     """The ranks of one run."""
 
     def __init__(self, config: SftConfig | OnlineConfig, world_size: int = 1, resume: str | None = None) -> None:
-        self.output = Path(config.sft.output if isinstance(config, OnlineConfig) else config.output)
+        self.output = Path(config.output)
         self.output.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.outcomes = [self.output.parent / f"outcome-{self.output.name}-{rank}.json" for rank in range(world_size)]

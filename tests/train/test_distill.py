@@ -26,8 +26,9 @@ from brim.train.checkpoint import checkpoints
 from brim.train.distill.config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
 from brim.train.distill.evaluate import InContext, evaluate, play_in_context, references
 from brim.train.distill.model import CompressedAD, Decoding
-from brim.train.distill.run import HISTORIES, SeedRun, load_distilled, new_model, train_distill
+from brim.train.distill.run import HISTORIES, train_distill
 from brim.train.distill.samples import START, CutConfig, HistoryDataset
+from brim.train.distill.seed_run import SeedRun, load_distilled, new_model
 from brim.train.distill.yaml_files import load_config
 
 TINY = DistillConfig(
@@ -300,6 +301,25 @@ def test_stopped_after_any_step_and_resumed_it_ends_with_the_same_weights(tmp_pa
         assert (output / "seed-0" / "log.jsonl").read_text() == lines
 
 
+def test_a_signal_ends_a_run_with_a_checkpoint_and_the_resumed_one_has_the_same_weights(tmp_path):
+    def kill(report):
+        if report.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    messages = []
+    stopped = train_distill(TINY.with_training(seeds=(0, 1)), output=tmp_path / "run", on_step=kill, on_message=messages.append)
+    assert stopped.stopped
+    assert stopped.seeds == ()
+    assert messages[-1] == "SIGTERM: stopping soon, with a checkpoint"
+    assert checkpoints(tmp_path / "run" / "seed-0")[-1].name == "checkpoint-00000008"
+    assert not (tmp_path / "run" / "results.json").exists()
+    steps = []
+    train_distill(TINY, output=tmp_path / "run", resume=True, on_step=lambda report: steps.append(report.step))
+    assert steps == list(range(9, 13))
+    train_distill(TINY, output=tmp_path / "whole")
+    assert same(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"))
+
+
 def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path):
     options = replace(TINY, training=replace(TINY.training, seeds=(0, 1), steps=80, save_every=10))
     script = (
@@ -325,7 +345,7 @@ def test_a_run_that_is_done_is_neither_trained_nor_evaluated_again(tmp_path, mon
     before = train_distill(TINY, output=tmp_path / "run")
     with pytest.raises(OptionError, match="holds a run already; continue it with --resume"):
         train_distill(TINY, output=tmp_path / "run")
-    monkeypatch.setattr("brim.train.distill.run.evaluate", None)
+    monkeypatch.setattr("brim.train.distill.seed_run.evaluate", None)
     monkeypatch.setattr("brim.train.distill.run.write_histories", None)
     again = train_distill(TINY, output=tmp_path / "run", resume=True, on_step=lambda report: pytest.fail("trained again"))
     assert (again.seeds[0].returns == before.seeds[0].returns).all()

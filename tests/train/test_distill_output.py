@@ -14,8 +14,9 @@ from brim.envs.darkroom.histories import Histories, HistoryConfig, write_histori
 from brim.envs.darkroom.room import Darkroom
 from brim.train.checkpoint import checkpoints
 from brim.train.distill.config import DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from brim.train.distill.run import HISTORIES, IN_CONTEXT, RESULTS, config_of, train_distill
+from brim.train.distill.run import HISTORIES, RESULTS, config_of, train_distill
 from brim.train.distill.samples import CutConfig, HistoryDataset
+from brim.train.distill.seed_run import IN_CONTEXT
 
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=6, keep_every=2, repeats=2),

@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from brim.envs.puzzle.wire.errors import ConnectionFailed
 from brim.envs.puzzle.wire.server import PuzzleServer
 from brim.plan.config import BatchingConfig
 from brim.stream.replay.buffer import ReplayBuffer
+from brim.train.config import CausalConfig
 from brim.train.online.config import OnlineConfig
 from brim.train.online.run import OnlineHooks, train_online
 from brim.train.sft import find_checkpoint, train_sft
@@ -35,22 +36,23 @@ def online(options, server):
     def make(name="run", *, sft=None, gym=None, **changes):
         values = {"data": "", "schedule": "constant", "save_every": 2, "batching": BatchingConfig(token_budget=512)}
         base = options(name, **{**values, **(sft or {})})
+        training = {option.name: getattr(base, option.name) for option in fields(CausalConfig)}
         where = {"host": server.host, "port": server.port, "games": ("lights",), "difficulty_range": (0.3, 0.3), "lanes": 4, "max_steps": 4}
         playing = {"rounds": 3, "episodes_per_round": 6, "min_samples": 4, "window_microbatches": 4, "passes": 1}
-        return OnlineConfig(sft=base, gym=GymConfig(**{**where, **(gym or {})}), **{**playing, **changes})
+        return OnlineConfig(**training, gym=GymConfig(**{**where, **(gym or {})}), **{**playing, **changes})
 
     return make
 
 
 def rounds(config):
     """Without how long they took."""
-    return [{**line, "seconds": 0} for line in lines(Path(config.sft.output) / "rounds.jsonl")]
+    return [{**line, "seconds": 0} for line in lines(Path(config.output) / "rounds.jsonl")]
 
 
 def test_what_was_solved_is_remembered_drawn_and_trained_on(online):
     config, reports, episodes = online(), [], []
     result = train_online(config, hooks=OnlineHooks(on_round=reports.append, on_episode=episodes.append))
-    output = Path(config.sft.output)
+    output = Path(config.output)
     assert [report.round for report in result.rounds] == [0, 1, 2]
     assert [report.episodes for report in reports] == [6, 6, 6]
     assert len(episodes) == 18
@@ -75,9 +77,9 @@ def test_killed_at_any_moment_and_resumed_it_plays_and_learns_the_same(online):
         world.wait_for_step(step)
         world.kill()
         assert world.wait() == [{"error": "killed"}]
-        world = World(config, resume=config.sft.output)
+        world = World(config, resume=config.output)
     assert "error" not in world.wait()[0]
-    expected, found = Path(whole.sft.output), Path(config.sft.output)
+    expected, found = Path(whole.output), Path(config.output)
     assert trained(found) == trained(expected)
     assert rounds(config) == rounds(whole)
     assert all(torch.equal(tensor, weights(found)[name]) for name, tensor in weights(expected).items())
@@ -89,12 +91,12 @@ def test_killed_at_any_moment_and_resumed_it_plays_and_learns_the_same(online):
 def test_two_ranks_have_one_memory_and_learn_what_one_rank_learns(online):
     batching = BatchingConfig(token_budget=512, microbatches_per_step=2)
     one, two = (online(name, guided=1.0) for name in ("one", "two"))
-    one, two = (replace(config, sft=replace(config.sft, batching=batching)) for config in (one, two))
+    one, two = (replace(config, batching=batching) for config in (one, two))
     assert "error" not in World(one, 1).wait()[0]
     assert [outcome.get("error") for outcome in World(two, 2).wait()] == [None, None]
-    assert sorted(trained(Path(two.sft.output))) == sorted(trained(Path(one.sft.output)))
+    assert sorted(trained(Path(two.output))) == sorted(trained(Path(one.output)))
     assert rounds(two) == rounds(one)
-    expected, found = weights(Path(one.sft.output)), weights(Path(two.sft.output))
+    expected, found = weights(Path(one.output)), weights(Path(two.output))
     assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-5
 
 
@@ -116,7 +118,7 @@ def test_a_small_model_comes_to_solve_puzzles_it_has_never_seen(online, tmp_path
     }
     sft = {"model": str(tmp_path / "model"), "tokenizer": "byte", "learning_rate": 3e-3, "warmup_steps": 50}
     config = online(sft=sft, gym={"lanes": 16, "max_steps": 5}, **changes)
-    config = replace(config, sft=replace(config.sft, save_every=None, record_samples=False, max_steps=1000))
+    config = replace(config, save_every=None, record_samples=False, max_steps=1000)
     assert "error" not in World(config).wait()[0]
     rates = [played["solved"] / played["played"] for played in rounds(config)]
     print("success of the model, by round:", rates)
@@ -137,18 +139,18 @@ def test_a_signal_ends_it_with_a_checkpoint_that_goes_on(online, moment):
     result = train_online(config, hooks=hooks)
     assert result.sft.stopped
     assert len(seen) in ((4,) if moment == "playing" else (4, 5)), "a round is given up, a step is taken to its end"
-    train_online(config, resume=find_checkpoint(config.sft.output))
+    train_online(config, resume=find_checkpoint(config.output))
     whole = online("whole")
     train_online(whole)
-    assert trained(Path(config.sft.output)) == trained(Path(whole.sft.output))
+    assert trained(Path(config.output)) == trained(Path(whole.output))
     assert rounds(config) == rounds(whole)
 
 
 def test_data_is_remembered_from_the_start(online, small):
     config = online(sft={"model": str(small / "model")}, rounds=1, window_microbatches=100)
-    config = replace(config, sft=replace(config.sft, data=str(small / "train.jsonl"), batching=BatchingConfig(token_budget=2048)))
+    config = replace(config, data=str(small / "train.jsonl"), batching=BatchingConfig(token_budget=2048))
     result = train_online(config)
-    ids = {id for _, _, id in trained(Path(config.sft.output))}
+    ids = {id for _, _, id in trained(Path(config.output))}
     expected = {json.loads(line)["id"] for line in (small / "train.jsonl").read_text().splitlines()}
     assert expected <= ids
     assert result.rounds[0].buffer == len(expected) + result.rounds[0].samples
@@ -161,7 +163,7 @@ def test_no_action_of_the_model_is_trained_on_that_is_too_old(online):
     for most in (6, None):
         config = online(f"most-{most}", max_staleness=most, **changes)
         played = {report.round: report.step for report in train_online(config).rounds}
-        trained_at = [(step - 1, int(str(id).split("@")[1].split("/")[0]) // 6) for _, step, id in trained(Path(config.sft.output))]
+        trained_at = [(step - 1, int(str(id).split("@")[1].split("/")[0]) // 6) for _, step, id in trained(Path(config.output))]
         ages[most] = max(step - played[number] for step, number in trained_at)
     assert ages[6] <= 6 < ages[None]
     with pytest.raises(OptionError, match="a window takes up to 6 steps"):
@@ -172,8 +174,7 @@ def test_nothing_of_the_data_is_lost_in_silence(online, small, tmp_path):
     def run(rows, name, batching=None, **changes):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         config = online(name, guided=1.0, rounds=1, **changes)
-        sft = replace(config.sft, data=str(tmp_path / f"{name}.jsonl"), batching=batching or config.sft.batching)
-        return train_online(replace(config, sft=sft))
+        return train_online(replace(config, data=str(tmp_path / f"{name}.jsonl"), batching=batching or config.batching))
 
     rows = [{"id": n, "prompt": "p", "response": "r" * (20 if n % 2 else 900)} for n in range(20)]
     with pytest.raises(LengthError, match="has 903 tokens, 512 fit the budget"):
@@ -208,21 +209,21 @@ def test_a_server_that_is_gone_for_a_while_costs_nothing_and_one_that_is_gone_fo
     with PuzzleServer(port=port) as leaving:
         with pytest.raises(ConnectionFailed):
             train_online(gone, hooks=OnlineHooks(on_round=lambda report: leaving.stop()))
-    saved = json.loads((find_checkpoint(gone.sft.output) / "state.json").read_bytes())
+    saved = json.loads((find_checkpoint(gone.output) / "state.json").read_bytes())
     assert saved["online"]["round"] == 1
-    assert saved["step"] == len(lines(Path(gone.sft.output) / "log.jsonl")) > 0
+    assert saved["step"] == len(lines(Path(gone.output) / "log.jsonl")) > 0
 
 
 def test_more_rounds_do_not_change_the_learning_rate_and_fewer_are_refused(online):
     config = online(rounds=1)
     train_online(config)
-    train_online(replace(config, rounds=3), resume=find_checkpoint(config.sft.output))
-    rates = [line["learning_rate"] for line in lines(Path(config.sft.output) / "log.jsonl")]
+    train_online(replace(config, rounds=3), resume=find_checkpoint(config.output))
+    rates = [line["learning_rate"] for line in lines(Path(config.output) / "log.jsonl")]
     assert len(rates) > 4
     assert set(rates) == {1e-3}
     with pytest.raises(OptionError, match="3 rounds were played already, and 2 were asked for"):
-        train_online(replace(config, rounds=2), resume=find_checkpoint(config.sft.output))
-    again = train_online(replace(config, rounds=3, gym=replace(config.gym, port=free_port())), resume=find_checkpoint(config.sft.output))
+        train_online(replace(config, rounds=2), resume=find_checkpoint(config.output))
+    again = train_online(replace(config, rounds=3, gym=replace(config.gym, port=free_port())), resume=find_checkpoint(config.output))
     assert again.sft.taken == 0, "a run that is complete needs no server"
 
 
@@ -247,8 +248,8 @@ def test_what_has_priority_is_trained_on_more_often(online, tmp_path, priority, 
     found = {}
     for name in ("none", priority):
         config = online(name, priority=name, window_microbatches=2, rounds=1)
-        train_online(replace(config, sft=replace(config.sft, data=str(tmp_path / "rows.jsonl"))))
-        ids = [str(id) for _, _, id in trained(Path(config.sft.output))]
+        train_online(replace(config, data=str(tmp_path / "rows.jsonl")))
+        ids = [str(id) for _, _, id in trained(Path(config.output))]
         found[name] = sum(id.endswith(f"-{high}") for id in ids) - sum(id.endswith(f"-{low}") for id in ids)
     assert found[priority] > found["none"] + 10, found
 
@@ -257,7 +258,7 @@ def test_without_a_server_there_is_one_line_and_no_run(online, tmp_path):
     config = online(gym={"port": free_port(), "connect_timeout": 0.5, "retry_delay": 0.01, "max_retries": 1})
     with pytest.raises(ConnectionFailed, match="brim gym serve"):
         train_online(config)
-    assert not Path(config.sft.output).exists()
+    assert not Path(config.output).exists()
 
 
 def test_rounds_without_anything_solved_are_played_and_end_with_advice(online):
@@ -271,20 +272,20 @@ def test_a_run_that_plays_and_one_that_does_not_are_not_resumed_as_each_other(on
     train_online(config)
     plain = options("plain", max_steps=2)
     train_sft(plain)
-    with pytest.raises(MismatchError, match="does not play"):
+    with pytest.raises(MismatchError, match="another kind of run; resume it with `brim train sft --resume"):
         train_online(config, resume=find_checkpoint(plain.output))
-    with pytest.raises(MismatchError, match="plays"):
-        train_sft(replace(plain, output=config.sft.output), resume=find_checkpoint(config.sft.output))
+    with pytest.raises(MismatchError, match="another kind of run; resume it with `brim train online --resume"):
+        train_sft(replace(plain, output=config.output), resume=find_checkpoint(config.output))
 
 
 def test_more_rounds_and_another_server_may_be_asked_for_on_resume_and_nothing_else(online):
     config = online()
-    longer = config.resumed(config.sft, {"port": 1234}, {"rounds": 9})
+    longer = config.resumed_online({}, {"port": 1234}, {"rounds": 9})
     assert (longer.rounds, longer.gym.port) == (9, 1234)
     with pytest.raises(MismatchError, match=r"guided \(0.5 -> 0.1\)"):
-        config.resumed(config.sft, {}, {"guided": 0.1})
+        config.resumed_online({}, {}, {"guided": 0.1})
     with pytest.raises(MismatchError, match="games"):
-        config.resumed(config.sft, {"games": ("sudoku",)}, {})
+        config.resumed_online({}, {"games": ("sudoku",)}, {})
 
 
 @pytest.mark.parametrize(
@@ -293,10 +294,10 @@ def test_more_rounds_and_another_server_may_be_asked_for_on_resume_and_nothing_e
         ({"guided": 1.5}, "guided must lie between"),
         ({"temperature": -1.0}, "temperature must not be negative"),
         ({"temperature": float("inf")}, "temperature must not be negative or infinite"),
-        ({"sft": {"format": RowFormat(group_field="g")}}, "group_field has no meaning"),
+        ({"sft": {"format": RowFormat(group_field="g")}}, "group_field has no effect"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"learn_from": "failure"}, "learn_from must be one of"),
-        ({"sft": {"epochs": 3}}, "epochs has no meaning for a run that plays"),
+        ({"sft": {"fsdp": True}}, "fsdp cannot be used in a run that plays"),
     ],
 )
 def test_what_a_run_that_plays_cannot_do_is_refused(online, changes, message):

@@ -21,7 +21,7 @@ from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.train.config import SftConfig
 from brim.train.failed_step import load_repro
-from brim.train.log import hold_output
+from brim.train.output import hold_output
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
 
@@ -348,7 +348,7 @@ def test_data_with_nothing_to_learn_and_plans_without_a_step_are_refused(options
     (tmp_path / "masked.jsonl").write_text(json.dumps({"input_ids": [1, 2, 3], "loss_mask": [1, 0, 0]}) + "\n")
     refused(options(data=str(tmp_path / "masked.jsonl")), DataError, "nothing to learn")
     none = BatchingConfig(token_budget=1024, microbatches_per_step=500, remainder="drop", **TRUNCATED)
-    refused(options(batching=none), DataError, "no step to take")
+    refused(options(batching=none), DataError, "contains no optimizer steps")
     refused(options(attention="flex_attention"), OptionError, "no backward pass on the CPU")
 
 
@@ -365,10 +365,10 @@ def test_resuming_from_another_plan_or_nothing_is_refused(options, small, tmp_pa
     refused(other, MismatchError, "belongs to another plan", resume=find_checkpoint(config.output), begun=True)
     with pytest.raises(DataError, match="holds no checkpoint, so there is nothing to resume"):
         find_checkpoint(tmp_path)
-    with pytest.raises(MismatchError, match=r"these differ: learning_rate \(0.001 -> 0.5\)"):
+    with pytest.raises(MismatchError, match=r"run is resumed: learning_rate \(0.001 -> 0.5\)"):
         config.resumed(learning_rate=0.5)
     assert config.resumed(save_every=7, data=f"{config.data.rpartition('/')[0]}/./train.jsonl").save_every == 7
-    with pytest.raises(MismatchError, match=r"these differ: token_budget \(1024 -> 4096\), overflow \(truncate -> error\)"):
+    with pytest.raises(MismatchError, match=r"batching.token_budget \(1024 -> 4096\), batching.overflow \(truncate -> error\)"):
         config.resumed(batching=BatchingConfig())
 
 
@@ -467,7 +467,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_the_last_checkpoint(small, t
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"learning_rate": math.inf}, "learning_rate must be above 0 and finite"),
-        ({"model": "tiny", "lora_rank": 2}, "adapters need a model that stays"),
+        ({"model": "tiny", "lora_rank": 2}, "LoRA needs a trained model below it"),
         ({"learning_rate": math.nan}, "learning_rate must be above 0"),
         ({"clip_norm": -1.0}, "clip_norm must not be negative"),
         ({"eval_split": 1.0}, "eval_split must be below 1"),

@@ -38,6 +38,7 @@ TREE: Tree = {
         "Train a model.",
         {
             "sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model."),
+            "online": ("brim.cli.train.online:online", "Fine-tune a causal model on puzzles that it plays."),
             "distill": ("brim.cli.train.distill:distill", "Distill a learning algorithm into a model that learns in context."),
         },
     ),

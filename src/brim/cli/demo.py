@@ -137,7 +137,7 @@ def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
         click.echo("\nTraining is left out: it needs torch and transformers; run: pip install 'brim[train]'")
         return True
     click.echo(f"\nTraining takes at most {seconds:.0f} seconds. Loading torch.")
-    from brim.cli.train.sft import training_progress
+    from brim.cli.train.progress import training_progress
     from brim.train.config import SftConfig
     from brim.train.sft import SftResult, train_sft
 

@@ -1,13 +1,10 @@
-"""Checkpoints: a directory that is whole or absent, with everything a run needs to go on as if it had never stopped.
+"""Checkpoints: a directory that is whole or absent, with everything a run needs to resume as if it had never stopped.
 
-    model/                  as transformers saves it: config, weights, tokenizer (with LoRA: the adapter)
-    optimizer.safetensors   the moments of every weight, by name
-    buffer.brim             of a run that plays: what it remembers
-    window.brim             and what of it is being trained on
-    state.json              position, step, options, fingerprints, random state, and a checksum of every file
+    state.json      the facts of the run, and a checksum of every other file and of itself
+    ...             the files that a trainer writes: weights, moments of the optimizer, whatever else it holds
 
-Nothing is pickled. The learning rate is a function of the step, and randomness of the seed and the microbatch, so the step and the seed
-are all there is to know of them; torch's own generator is kept too, for models that draw from it elsewhere.
+This module is the container only. It knows names, checksums, renaming and removal; what is in the files is the trainer's
+business, so a trainer on any framework can use it. Nothing is pickled, and nothing here imports torch.
 """
 
 import json
@@ -17,32 +14,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brim.core.atomic import atomic_directory
 from brim.core.errors import BrimError, DamagedError, DataError
-from brim.core.extras import need
 from brim.core.fingerprint import canonical_json, digest_bytes, new_hash
 from brim.core.temporary import remove
-from brim.data.tokenizer.base import Tokenizer
 from brim.plan.position import CheckpointPosition
-from brim.train.model import quiet, save_tokenizer
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = need("torch", extra="train", user="brim.train")
 
 FORMAT = "brim.checkpoint/1"
-STATE, OPTIMIZER, MODEL = "state.json", "optimizer.safetensors", "model"
-RNG = "torch.rng"
+STATE, MODEL = "state.json", "model"
 NAME = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint says of itself."""
+    """The facts of a checkpoint of a causal language model."""
 
     path: Path
     config: dict[str, Any]
@@ -52,39 +39,26 @@ class Saved:
     schedule_steps: int
     base: str | None
     """With LoRA, the fingerprint of the weights below the adapters."""
-    online: dict[str, Any] | None = None
-    """Of a run that plays: where it is beside its position."""
+    sections: dict[str, dict[str, Any]]
+    """State that a trainer adds under its own name. Plain fine-tuning adds none."""
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
     return output / f"checkpoint-{step:08d}"
 
 
-def save_checkpoint(
-    path: Path,
-    model: Any,
-    weights: "dict[str, Tensor]",
-    moments: "dict[str, Tensor]",
-    tokenizer: Tokenizer,
-    facts: dict[str, Any],
-    write_more: Callable[[Path], None],
-) -> None:
-    """`weights` are the model's, `moments` the optimizer's, both whole and by name; `facts` is all that `Saved` has.
-
-    `write_more` may put other files into the directory.
+def write_checkpoint(path: Path, facts: dict[str, Any], write_files: Callable[[Path], None], *, format: str = FORMAT) -> None:
+    """Write a checkpoint. `write_files` puts the files into the directory it is given; `facts` go into state.json.
 
     Raises:
-        BrimError: The disk is full or refuses; what was there before is as it was.
+        BrimError: The disk is full or refuses to write. What was there before is unchanged.
     """
-    safetensors = need("safetensors.torch", extra="train", user="brim.train.checkpoint")
     try:
         with atomic_directory(path, replaces=lambda there: (there / STATE).exists()) as directory:
-            save_model(directory / MODEL, model, weights, tokenizer)
-            safetensors.save_file({**moments, RNG: torch.get_rng_state()}, directory / OPTIMIZER)
-            write_more(directory)
+            write_files(directory)
             files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
             sums = {str(file.relative_to(directory)): _digest(file) for file in files}
-            state = {"format": FORMAT, **facts, "files": sums}
+            state = {"format": format, **facts, "files": sums}
             state["checksum"] = digest_bytes(canonical_json(state))
             (directory / STATE).write_text(json.dumps(state, indent=2) + "\n")
             for file in [*files, directory / STATE]:
@@ -95,65 +69,81 @@ def save_checkpoint(
         raise BrimError(f"cannot write the checkpoint {path}: {_reason(error)}; earlier checkpoints are untouched") from None
 
 
-def save_model(directory: Path, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer) -> None:
-    """As transformers reads it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        model.save_pretrained(directory, state_dict=weights)
-    save_tokenizer(tokenizer, directory)
-
-
-def publish(model: Path, target: Path) -> None:
-    """The model of a checkpoint under another name, without a second copy of the weights where the file system allows."""
-    ours = ("config.json", "adapter_config.json")
-    with atomic_directory(target, replaces=lambda there: any((there / name).exists() for name in ours)) as directory:
-        for file in model.iterdir():
-            if file.suffix != ".safetensors" or not _linked(file, directory / file.name):  # small files are there to be edited
-                shutil.copyfile(file, directory / file.name)
-
-
-def load_saved(path: Path) -> Saved:
-    """Open a checkpoint, and check every file of it.
+def read_checkpoint(path: Path, *, format: str = FORMAT, way_out: str | None = None) -> dict[str, Any]:
+    """Check every file of a checkpoint and return its facts. `way_out` replaces the advice to resume from an earlier one.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no checkpoint.
         DamagedError: It is not as it was written.
     """
+    advice = _earlier(path) if way_out is None else f"; {way_out}"
     try:
         state = json.loads((path / STATE).read_bytes())
         checksum = state.pop("checksum")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a checkpoint: it has no {STATE}") from None
-    except (ValueError, AttributeError, KeyError):
-        raise DamagedError(f"{path / STATE} is truncated or damaged{_earlier(path)}") from None
-    if state.get("format") != FORMAT:
-        raise DamagedError(f"{path} is of version {state.get('format')}, this brim reads {FORMAT}")
+    except OSError as error:
+        raise DataError(f"cannot read {path / STATE}: {error.strerror}") from None
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise DamagedError(f"{path / STATE} is truncated or damaged{advice}") from None
+    if state.get("format") != format:
+        raise DamagedError(f"{path} is of version {state.get('format')}, this brim reads {format}")
     if digest_bytes(canonical_json(state)) != checksum:
-        raise DamagedError(f"{path / STATE} was altered (its checksum differs){_earlier(path)}")
+        raise DamagedError(f"{path / STATE} was altered (its checksum differs){advice}")
     for name, expected in state["files"].items():
         if not (path / name).is_file():
-            raise DamagedError(f"{path / name} is missing{_earlier(path)}")
+            raise DamagedError(f"{path / name} is missing{advice}")
         if _digest(path / name) != expected:
-            raise DamagedError(f"{path / name} is damaged (its checksum differs){_earlier(path)}")
-    position = CheckpointPosition(**state["position"])
+            raise DamagedError(f"{path / name} is damaged (its checksum differs){advice}")
+    return state
+
+
+def load_saved(path: Path) -> Saved:
+    """Check a checkpoint of a causal language model and return its facts.
+
+    Raises:
+        DataError: There is no checkpoint.
+        DamagedError: It is not as it was written.
+    """
+    state = read_checkpoint(path)
+    known = {"config", "position"}
     return Saved(
-        path, state["config"], position, state["step"], state["tokens"], state["schedule_steps"], state["base"], state.get("online")
+        path=path,
+        config=state["config"],
+        position=CheckpointPosition(**state["position"]),
+        step=state["step"],
+        tokens=state["tokens"],
+        schedule_steps=state["schedule_steps"],
+        base=state["base"],
+        sections={name: value for name, value in state.items() if isinstance(value, dict) and name not in known | {"files"}},
     )
 
 
 def facts(
     config: dict[str, Any], position: CheckpointPosition, *, step: int, tokens: int, schedule_steps: int, **more: Any
 ) -> dict[str, Any]:
-    """For `save_checkpoint`."""
+    """Return the facts that `load_saved` reads."""
     return {"config": config, "position": asdict(position), "step": step, "tokens": tokens, "schedule_steps": schedule_steps, **more}
 
 
-def load_optimizer(path: Path) -> "dict[str, Tensor]":
-    return need("safetensors.torch", extra="train", user="brim.train.checkpoint").load_file(path / OPTIMIZER)
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the checkpoint at a path, or the last one of the run there.
+
+    Raises:
+        DataError: There is none.
+    """
+    path = Path(path)
+    if (path / STATE).exists():
+        return path
+    found = checkpoints(path)
+    if not found:
+        what = "holds no checkpoint" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}, so there is nothing to resume; start the run without --resume")
+    return found[-1]
 
 
 def checkpoints(output: Path) -> list[Path]:
-    """The checkpoints of a run, in the order of their steps. One that was being replaced when its process was killed is put back."""
+    """List the checkpoints of a run in the order of their steps. One whose replacement was killed half-way is put back first."""
     if not output.is_dir():
         return []
     for retired in output.glob(".checkpoint-*.old"):
@@ -165,7 +155,10 @@ def checkpoints(output: Path) -> list[Path]:
 
 
 def set_aside_later(output: Path, step: int) -> list[Path]:
-    """Rename the checkpoints after a step that is gone on from: they belong to another course of the run. Returns their new names."""
+    """Rename the checkpoints after the step that a run resumes from, and return their new names.
+
+    They belong to another course of the run, which the resumed run leaves.
+    """
     moved: list[Path] = []
     for path in checkpoints(output):
         if int(path.name.rpartition("-")[2]) > step:
@@ -178,11 +171,20 @@ def set_aside_later(output: Path, step: int) -> list[Path]:
 
 
 def forget_old(output: Path, keep: int) -> None:
-    """Remove all but the last ones, and what a killed save left behind."""
+    """Remove all but the last `keep` checkpoints, and what a killed save left behind."""
     for path in checkpoints(output)[:-keep]:
-        path.rename(path.with_name(f".{path.name}.gone"))  # gone at once, whatever happens to the removal
+        path.rename(path.with_name(f".{path.name}.gone"))  # no longer a checkpoint, even if the removal is interrupted
     for leftover in output.glob(".checkpoint-*"):  # directories, and the locks of killed processes
         remove(leftover)
+
+
+def publish(model: Path, target: Path) -> None:
+    """Copy the model of a checkpoint to `target`, with hard links for the weights where the file system allows."""
+    ours = ("config.json", "adapter_config.json")
+    with atomic_directory(target, replaces=lambda there: any((there / name).exists() for name in ours)) as directory:
+        for file in model.iterdir():
+            if file.suffix != ".safetensors" or not _linked(file, directory / file.name):  # small files are there to be edited
+                shutil.copyfile(file, directory / file.name)
 
 
 def _linked(file: Path, target: Path) -> bool:

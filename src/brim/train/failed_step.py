@@ -1,7 +1,7 @@
 """A step whose loss is not finite, kept so that it can be looked at: the weights it met and the batches that did it."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,10 @@ from brim.core.atomic import atomic_directory
 from brim.core.extras import need
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 from brim.plan.position import CheckpointPosition
-from brim.train.checkpoint import MODEL, save_model
-from brim.train.config import SftConfig
+from brim.train.checkpoint import MODEL
+from brim.train.config import CausalConfig
 from brim.train.loss import Segments, SftLoss, choose_attention
-from brim.train.model import TOKENIZER, load_adapter, load_model
+from brim.train.model import TOKENIZER, load_adapter, load_model, save_model
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="train", user="brim.train")
 
+KNOWN = tuple(field.name for field in fields(CausalConfig))
+"""The options that decide how a model is loaded, whichever trainer they are of."""
 INDEX, SCRIPT = "repro.json", "repro.py"
 TEXT = '''"""The loss of each microbatch of a step that was not finite: python repro.py"""
 
@@ -41,7 +43,7 @@ for batch in batches:
 
 
 def save_repro(
-    directory: Path, config: SftConfig, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer, batches: list[TensorBatch]
+    directory: Path, config: CausalConfig, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer, batches: list[TensorBatch]
 ) -> None:
     """The weights, the batches, and a script that computes their losses again."""
     with atomic_directory(directory, replaces=lambda there: (there / INDEX).exists()) as target:
@@ -59,7 +61,7 @@ def save_repro(
 def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
     """The module as it was trained, and the batches."""
     content = json.loads((directory / INDEX).read_bytes())
-    config = SftConfig.from_dict(content["config"])
+    config = CausalConfig.from_dict({name: content["config"][name] for name in KNOWN if name in content["config"]})
     stored = directory / MODEL / TOKENIZER
     tokenizer = load_tokenizer(json.loads(stored.read_bytes())["tokenizer"] if stored.is_file() else directory / MODEL)
     model: Any = load_model(config if config.lora_rank else replace(config, model=str(directory / MODEL)), tokenizer)

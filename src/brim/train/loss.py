@@ -19,6 +19,7 @@ from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.data.sample import Sample
 from brim.train.config import Attention
+from brim.train.objective import Objective
 
 if TYPE_CHECKING:
     import torch
@@ -31,12 +32,11 @@ Segments = Literal["bounds", "dense", "blocks", "none"]
 """How a model is told about segments: by their boundaries, by a mask, by a mask of blocks; or it need not be, for rows of one sample."""
 
 
-class SftLoss(nn.Module):
-    """A causal model that returns the summed cross entropy of a `TensorBatch`."""
+class SftLoss(Objective):
+    """Supervised fine-tuning of a causal model: the summed cross entropy of a `TensorBatch`."""
 
     def __init__(self, model: Any, segments: Segments) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.segments: Segments = segments
         self._keeps = "logits_to_keep" in inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
 

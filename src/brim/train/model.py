@@ -4,6 +4,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import raw_bits
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
-from brim.data.tokenizer.hf import HfTokenizer
+from brim.data.tokenizer.hf import HfTokenizer, from_backend, from_directory
 from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
-from brim.train.config import SftConfig
+from brim.train.config import CausalConfig
 
 if TYPE_CHECKING:
     import torch
@@ -100,8 +101,27 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def find_tokenizer(config: SftConfig, plan: BatchPlan | None) -> Tokenizer:
-    """The one that was asked for; else the model's own; else the plan's; else bytes."""
+def as_tokenizer(given: Any) -> Tokenizer:
+    """Return a tokenizer that is in memory as one of ours: brim's, one of transformers, or one of tokenizers.
+
+    Raises:
+        OptionError: It is none of them.
+    """
+    if isinstance(given, str | Path):
+        return load_tokenizer(given)
+    if all(hasattr(given, name) for name in ("encode_batch", "count_batch", "fingerprint")):
+        return given
+    if hasattr(given, "save_pretrained"):
+        with TemporaryDirectory() as folder:
+            given.save_pretrained(folder)
+            return from_directory(Path(folder), name=str(getattr(given, "name_or_path", "")) or type(given).__name__)
+    if hasattr(given, "get_added_tokens_decoder"):
+        return from_backend(given, name=type(given).__name__)
+    raise OptionError(f"tokenizer must be a name or a tokenizer of brim, transformers or tokenizers, got {type(given).__name__}")
+
+
+def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
+    """Load the tokenizer that was asked for; else the model's own; else the plan's; else bytes."""
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
     directory = Path(config.model)
@@ -123,7 +143,15 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
         (directory / TOKENIZER).write_text(json.dumps({"tokenizer": tokenizer.name}) + "\n")
 
 
-def load_model(config: SftConfig, tokenizer: Tokenizer) -> "nn.Module":
+def save_model(directory: Path, model: Any, weights: "dict[str, torch.Tensor]", tokenizer: Tokenizer) -> None:
+    """Write a model and its tokenizer as transformers reads them. `weights` are the model's, whole and by name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        model.save_pretrained(directory, state_dict=weights)
+    save_tokenizer(tokenizer, directory)
+
+
+def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
     """In fp32, on the CPU, with LoRA if asked for.
 
     Raises:
@@ -133,14 +161,38 @@ def load_model(config: SftConfig, tokenizer: Tokenizer) -> "nn.Module":
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(int(raw_bits(1, seed=config.seed, purpose="init")[0]) >> 1)
         model = _tiny(transformers, tokenizer) if config.model == "tiny" else _load(transformers, config.model)
-        rows = model.get_input_embeddings().num_embeddings
-        if tokenizer.vocab_size > rows:
-            raise OptionError(
-                f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, the model {config.model} knows {rows}; use the model's "
-                "own tokenizer, or resize the model's embeddings first"
-            )
-        model.config.use_cache = False
-        return _with_lora(model, config) if config.lora_rank else model
+        return _fitted(model, config, tokenizer)
+
+
+def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
+    """Make a model that is in memory ready to be trained, in place, with LoRA if asked for.
+
+    Raises:
+        OptionError: It is not a causal model of transformers in float32, or the tokenizer has tokens that it does not know.
+    """
+    if not all(hasattr(model, name) for name in ("get_input_embeddings", "save_pretrained", "config")):
+        raise OptionError(
+            f"model must be a causal language model of transformers, got {type(model).__name__}; for other modules write an objective "
+            "(see brim.train.run.Run)"
+        )
+    other = next((f"{name} is {weight.dtype}" for name, weight in model.named_parameters() if weight.dtype != torch.float32), None)
+    if other is not None:
+        raise OptionError(f"the weights of the model must be in float32, but {other}; call model.float() first, and use bf16=True")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(raw_bits(1, seed=config.seed, purpose="init")[0]) >> 1)
+        return _fitted(model, config, tokenizer)
+
+
+def _fitted(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> Any:
+    """Check that a model knows the tokenizer's tokens, and add LoRA."""
+    rows = model.get_input_embeddings().num_embeddings
+    if tokenizer.vocab_size > rows:
+        raise OptionError(
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, the model {config.model} knows {rows}; use the model's "
+            "own tokenizer, or resize the model's embeddings first"
+        )
+    model.config.use_cache = False
+    return _with_lora(model, config) if config.lora_rank else model
 
 
 def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
@@ -178,7 +230,7 @@ def _cannot_load(name: str, error: Exception) -> OptionError:
     return OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}")
 
 
-def _with_lora(model: Any, config: SftConfig) -> Any:
+def _with_lora(model: Any, config: CausalConfig) -> Any:
     peft = need("peft", extra="train", user=USER)
     targets = list(config.lora_targets) if config.lora_targets is not None else "all-linear"
     options = peft.LoraConfig(

@@ -1,5 +1,6 @@
 """AdamW, and its moments by the names of the weights: they outlive the process, the number of ranks and the way they were sharded."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.core.errors import DamagedError
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="train", user="brim.train")
 
-Named = "dict[str, torch.nn.Parameter]"
+OPTIMIZER = "optimizer.safetensors"
+"""The file of a checkpoint that holds the moments."""
+RNG = "torch.rng"
 
 
 def named_weights(module: Any) -> "dict[str, torch.nn.Parameter]":
@@ -49,6 +52,19 @@ def restore_moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn
     for name, values in by_name.items():
         weight = weights[name]
         optimizer.state[weight] = {key: value if key == "step" else _as(value, weight) for key, value in values.items()}
+
+
+def save_moments(path: Path, moments: "dict[str, Tensor]") -> None:
+    """Write the moments of the optimizer, with the state of torch's generator for models that draw from it outside of brim."""
+    safetensors = need("safetensors.torch", extra="train", user="brim.train")
+    safetensors.save_file({**moments, RNG: torch.get_rng_state()}, path)
+
+
+def load_moments(path: Path) -> "dict[str, Tensor]":
+    """Read what `save_moments` wrote, and set torch's generator."""
+    state = need("safetensors.torch", extra="train", user="brim.train").load_file(path)
+    torch.set_rng_state(state.pop(RNG))
+    return state
 
 
 def whole(tensor: "Tensor") -> "Tensor":

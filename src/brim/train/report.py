@@ -1,7 +1,7 @@
 """What a run tells whoever watches it: of every step, and at the end."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.core.fill import Fill
@@ -22,6 +22,23 @@ class StepReport:
     seconds: float
     fill: Fill
     eval_loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=lambda: {})
+    """Further numbers of the objective, by name; they go into the curves."""
+
+    def to_log(self, tokens: int) -> dict[str, float]:
+        """Return the values that the curves hold. `tokens` counts those of all steps so far."""
+        values: dict[str, float] = {} if math.isnan(self.loss) else {"loss": self.loss}
+        values |= {
+            "learning_rate": self.learning_rate,
+            "grad_norm": self.grad_norm,
+            "tokens": tokens,
+            "tokens_per_second": self.tokens / max(self.seconds, 1e-9),
+            "fill": self.fill.ratio,
+            "epoch": self.epoch,
+        }
+        if self.eval_loss is not None:
+            values["eval_loss"] = self.eval_loss
+        return values | self.metrics
 
 
 @dataclass(frozen=True)
@@ -90,15 +107,19 @@ class SftResult:
 
 @dataclass
 class Ends:
-    """The first and the last of the reports: what a result tells of the steps between."""
+    """A summary of the steps that were taken now: the first and the last loss, and sums."""
 
     count: int = 0
     first: float | None = None
     last: float | None = None
     evaluated: float | None = None
+    tokens: int = 0
+    fill: Fill = field(default_factory=Fill)
 
     def add(self, report: StepReport) -> None:
         self.count += 1
+        self.tokens += report.tokens
+        self.fill += report.fill
         if not math.isnan(report.loss):  # a step with nothing to learn
             self.first = report.loss if self.first is None else self.first
             self.last = report.loss

@@ -1,86 +1,132 @@
-"""What every run of fine-tuning is, wherever its batches come from: one output, a model, an optimizer, steps, checkpoints, signals.
+"""What every training run is, whatever it trains: one output, a module, an optimizer, steps, checkpoints, records, signals.
 
-A step takes the microbatches it is given, over all ranks. Its loss is the sum over what is learned in them, divided by how many tokens
-that is: how the step was cut into microbatches, rows and ranks does not change the mathematics.
+A step takes the microbatches it is given, over all ranks. Its loss is the sum over what is trained on in them, divided by how
+much that is: how the step was cut into microbatches and ranks does not change the mathematics.
 """
 
-import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, ClassVar, Generic, NoReturn, TypeVar
 
-from brim.batch.torch import TensorBatch
-from brim.core.errors import BrimError, MismatchError, OptionError
-from brim.core.extras import need
+from brim.core.errors import BrimError
 from brim.core.fill import Fill
-from brim.data.tokenizer.base import Tokenizer
-from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
-from brim.train.checkpoint import Saved
-from brim.train.config import SftConfig
-from brim.train.failed_step import SCRIPT, save_repro
-from brim.train.log import begin_output, hold_output, unbegin_output
-from brim.train.loss import SftLoss, choose_attention
-from brim.train.model import base_fingerprint, check_model, load_adapter, load_model
-from brim.train.optimizer import moments, restore_moments, whole
+from brim.train.callbacks import Callback
+from brim.train.config import RunConfig
+from brim.train.log import Records
+from brim.train.objective import Objective, StepBatch
+from brim.train.output import begin_output, hold_output, unbegin_output
 from brim.train.ranks import Ranks, wrap
-from brim.train.report import StepReport
+from brim.train.report import Ends, StepReport
 from brim.train.schedule import learning_rate
+from brim.train.signals import StopRequest
 from brim.train.step import NotFiniteError, Stepper
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = need("torch", extra="train", user="brim.train")
+Config = TypeVar("Config", bound=RunConfig)
 
 NAMED = 8
-"""How many samples an error names."""
+"""Number of samples that an error names."""
 
 
-class Run(ABC):
-    """One run on one rank. A kind of run says where its batches come from, and where it is in them (`position`)."""
+class Run(ABC, Generic[Config]):
+    """One run on one rank.
 
-    tokenizer: Tokenizer
+    A trainer is three things: options that extend `RunConfig`, an `Objective`, and a subclass of this class. The subclass
+
+    1. makes its model and calls `self.attach(objective, steps=...)` in its constructor, inside `with self.claimed(...)` if it owns
+       an output directory; when it resumes, it restores weights and moments and sets `self.step`;
+    2. says where batches come from: `batches()` yields the microbatches of one optimizer step after the other, from
+       `self.step` on, and may do other work between them (play a round, generate completions);
+    3. says what a checkpoint holds: `facts()` for state.json, and `checkpoint_files()` for everything else.
+
+    `take_steps` does the rest: steps, evaluation (`evaluated`), records, callbacks, checkpoints, and SIGTERM or Ctrl-C. A run for
+    a causal language model starts from `brim.train.causal.CausalRun`, which has the second half of 1 and most of 3 already.
+
+    Example: fit a line, in `tests/train/test_run.py`.
+    """
+
+    format: ClassVar[str] = files.FORMAT
+    """The format of the run's checkpoints."""
     model: Any
+    objective: Objective
     stepper: Stepper
 
-    def __init__(self, config: SftConfig, ranks: Ranks) -> None:
-        self.config, self.ranks, self.output = config, ranks, Path(config.output)
-        self.step = self.tokens = self.steps = 0
-        self.base: str | None = None
-        self._stop = self._stopping = False
+    def __init__(self, config: Config, ranks: Ranks, callbacks: Sequence[Callback] = ()) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.output = Path(config.output)
+        self.callbacks = tuple(callbacks) if ranks.is_main else ()
+        self.step = 0
+        """Optimizer steps that were taken, those before a resume included."""
+        self.steps = 0
+        """Optimizer steps of the whole run, as far as they are known."""
+        self.tokens = 0
+        self._stop = StopRequest()
+        self._stopping = False
+        self._saved_at: object = None
         self._held: IO[bytes] | None = None
 
-    @property
     @abstractmethod
-    def position(self) -> CheckpointPosition:
-        """Where the next batch comes from."""
+    def batches(self) -> Iterator[Sequence[StepBatch]]:
+        """Yield the microbatches of one optimizer step after the other, until there are no more."""
 
-    def _recorded(self) -> dict[str, Any]:
-        """The options of the run, for its output."""
-        return self.config.to_dict()
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what state.json of a checkpoint says, as JSON-like values. Called on every rank."""
 
-    def _more(self) -> dict[str, Any]:
-        """What else a checkpoint should say."""
-        return {}
+    @abstractmethod
+    def checkpoint_files(self) -> Callable[[Path], None]:
+        """Collect what a checkpoint holds, on every rank, and return a function that writes it into a directory, called on one."""
 
-    def _write_more(self, directory: Path) -> None:  # noqa: B027  most kinds hold nothing else
-        """What else a checkpoint should hold."""
+    def evaluated(self, batches: Sequence[StepBatch]) -> float | None:
+        """Return the evaluation loss after the step of these microbatches, or None if it is not evaluated."""
+        return None
+
+    def logged(self, report: StepReport) -> Mapping[str, float]:
+        """Return the values of a step that go into the curves."""
+        return report.to_log(self.tokens)
+
+    def not_finite(self, error: NotFiniteError) -> NoReturn:
+        """Raise the error of a step whose loss or gradient is not finite. Called on all ranks together."""
+        raise BrimError(
+            f"the {error.what} is not finite in step {self.step + 1}; {self.named(error.batches)}; lower the learning rate, "
+            f"which is {self.config.base_learning_rate}"
+        ) from None
+
+    @property
+    def progress(self) -> object:
+        """Changes whenever there is something new for a checkpoint to hold."""
+        return self.step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other step may be taken. Running out of batches is another way to end."""
+        return self._stopping or self.step >= self.steps
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal or a callback ends the run early, on whichever rank it came."""
+        return self._stopping
+
+    def stop(self) -> None:
+        """End the run after its next step, with a checkpoint."""
+        self._stop.set()
 
     @contextmanager
-    def _claimed(self, *, new: bool) -> Generator[None, None, None]:
-        """One run to a directory; a run that never began leaves it free. All ranks begin, or none."""
+    def claimed(self, recorded: dict[str, Any], *, new: bool) -> Generator[None, None, None]:
+        """Own the output directory while the run is made, and keep it. All ranks begin, or none.
+
+        `recorded` are the options for run.json. A new run that is refused inside leaves the directory free.
+        """
 
         def claim() -> None:
             self._held = hold_output(self.output)
             if new:
-                begin_output(self.output, self._recorded())
+                begin_output(self.output, recorded)
 
         try:
             self.ranks.together(lambda: claim() if self.ranks.is_main else None)
@@ -95,45 +141,59 @@ class Run(ABC):
             self.close()
             raise
 
-    def _load(self, source: SftConfig, saved: Saved | None) -> None:
-        """The model. `source` says where its weights are: in the model that was given, or in the checkpoint."""
-        if saved is not None and not self.config.lora_rank:
-            source = replace(source, model=str(saved.path / files.MODEL))
-        self.model = load_model(source, self.tokenizer)
-        self.base = base_fingerprint(self.model) if self.config.lora_rank else None
-        if saved is not None and self.config.lora_rank:
-            if self.base != saved.base:
-                raise MismatchError(f"{saved.path} has adapters for another model than what is in {self.config.model} now")
-            load_adapter(self.model, saved.path)
+    def attach(self, objective: Objective) -> None:
+        """Wrap the objective for the ranks, and make its optimizer."""
+        self.objective = objective
+        self.stepper = Stepper(wrap(objective, self.ranks, fsdp=self.config.fsdp), self.config, self.ranks)
 
-    def _wrap(self, saved: Saved | None, *, packed: bool, longest: int) -> None:
-        """The module that takes steps, as it was when it was saved."""
-        config = self.config
-        self.model.to(self.ranks.device)
-        segments = choose_attention(self.model, config.attention, packed=packed, longest=longest)
-        self.stepper = Stepper(wrap(SftLoss(self.model, segments), self.ranks, fsdp=config.fsdp), config, self.ranks)
-        if saved is not None:
-            state = files.load_optimizer(saved.path)
-            torch.set_rng_state(state.pop(files.RNG))
-            restore_moments(self.stepper.optimizer, self.stepper.weights, state)
-            self.step, self.tokens = saved.step, saved.tokens
-
-    def _schedule(self, steps: int) -> None:
-        """The learning rates of a run of so many steps."""
+    def schedule(self, steps: int) -> None:
+        """Fix the learning rates of a run of so many steps."""
         config, self.steps = self.config, steps
         warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.03 * steps))
         self.rate = learning_rate(config.base_learning_rate, config.schedule, total=steps, warmup=warmup)
 
-    def _take_step(self, batches: list[TensorBatch]) -> StepReport:
+    def resumed_at(self, step: int, tokens: int = 0) -> None:
+        """Continue the counts of the checkpoint that was restored."""
+        self.step = step
+        self.tokens = tokens
+        self._saved_at = self.progress
+
+    def take_steps(self, say: Callable[[str], None]) -> Ends:
+        """Take the steps that are left, or those before somebody asks the run to stop. The last one is in a checkpoint."""
+        ends = Ends()
+        self.stepper.module.train()
+        with self._stop.on_signals(say), Records(self.config, self.ranks, after=self.step) as records:
+            for callback in self.callbacks:
+                callback.on_begin(self)
+            for batches in self.batches():
+                report = self._take_step(batches)
+                records.samples(report.step, batches)
+                over = self.is_over
+                report = replace(report, eval_loss=self.evaluated(batches), metrics=self._metrics())
+                ends.add(report)
+                records.curves(report.step, self.logged(report), always=over or report.eval_loss is not None)
+                for callback in self.callbacks:
+                    callback.on_step(self, report)
+                if over or (self.config.save_every and self.step % self.config.save_every == 0):
+                    self.save()
+                if over:
+                    break
+            self.save_if_new()
+        for callback in self.callbacks:
+            callback.on_end(self, stopped=self._stopping)
+        return ends
+
+    def _take_step(self, batches: Sequence[StepBatch]) -> StepReport:
         began = time.monotonic()
         sums = [sum(values) for values in zip(*((b.num_loss_tokens, b.num_tokens, b.slots) for b in batches), strict=True)]
-        learned, tokens, slots, stopping = self.ranks.total([*sums, float(self._stop)])
+        # One sum over the ranks for both: how large the step is, and whether any of them was asked to stop.
+        learned, tokens, slots, stopping = self.ranks.total([*sums, float(self._stop.is_set)])
         self._stopping = stopping > 0
         rate = self.rate(self.step)
         try:
             moved = self.stepper.take(batches, learned, rate)
         except NotFiniteError as error:
-            self._refuse(error)
+            self.not_finite(error)
         self.step += 1
         self.tokens += int(tokens)
         return StepReport(
@@ -148,92 +208,48 @@ class Run(ABC):
             fill=Fill(int(tokens), int(slots)),
         )
 
-    def _refuse(self, error: NotFiniteError) -> NoReturn:
-        """A step that would ruin the weights was not taken: keep what did it. All ranks come here together."""
-        step, weights = self.step + 1, self._whole_weights()
-        what = f"the {error.what} of step {step} is not finite"
-        if not error.batches:
-            raise BrimError(f"{what}, on another rank; its error names the samples") from None
-        directory = self.output / f"not-finite-{step:08d}-rank{self.ranks.rank}"
-        save_repro(directory, self.config, self.model, weights, self.tokenizer, error.batches)
-        ids = [repr(id) for batch in error.batches for id in batch.ids]
-        named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
-        numbers = ", ".join(str(batch.index) for batch in error.batches)
-        found = files.checkpoints(self.output)
-        raise BrimError(
-            f"{what}: microbatch {numbers} of epoch {error.batches[0].epoch}, samples {named}. The step was not taken; run `python "
-            f"{directory / SCRIPT}` to see it again. The last checkpoint is {found[-1] if found else 'none yet'}"
-        ) from None
+    def _metrics(self) -> dict[str, float]:
+        """The further numbers of the objective, as means over the ranks."""
+        mine = self.objective.metrics()
+        if not mine:
+            return {}
+        return {name: total / self.ranks.world_size for name, total in zip(mine, self.ranks.total(list(mine.values())), strict=True)}
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this rank was asked to stop. The others may not know yet."""
+        return self._stop.is_set
+
+    def agree_to_stop(self) -> None:
+        """Between steps: if any rank was asked to stop, all of them are stopping. Every rank calls this together."""
+        self._stopping = self.ranks.total([self._stop.is_set])[0] > 0
+
+    def save_if_new(self) -> None:
+        """Write a checkpoint unless the last one holds everything."""
+        if self._saved_at != self.progress:
+            self.save()
 
     def save(self) -> None:
-        """A checkpoint of now. Either all ranks go on, or all raise."""
-        weights, optimizer = self._whole_weights(), moments(self.stepper.optimizer, self.stepper.weights)
-        facts = files.facts(
-            self.config.to_dict(),
-            self.position,
-            step=self.step,
-            tokens=self.tokens,
-            schedule_steps=self.steps,
-            world_size=self.ranks.world_size,
-            learning_rate=self.rate(self.step),
-            tokenizer=self.tokenizer.fingerprint,
-            base=self.base,
-            **self._more(),
-        )
+        """Write a checkpoint of now. Either all ranks continue, or all raise."""
+        path = files.checkpoint_path(self.output, self.step)
+        facts, write_files = self.facts(), self.checkpoint_files()
 
         def write() -> None:
-            path = files.checkpoint_path(self.output, self.step)
-            files.save_checkpoint(path, self.model, weights, optimizer, self.tokenizer, facts, self._write_more)
+            files.write_checkpoint(path, facts, write_files, format=self.format)
             files.forget_old(self.output, self.config.keep)
 
         self.ranks.together(lambda: write() if self.ranks.is_main else None)
+        self._saved_at = self.progress
+        for callback in self.callbacks:
+            callback.on_checkpoint(self, path)
 
-    def _whole_weights(self) -> "dict[str, Tensor]":
-        state = self.model.state_dict()
-        return {name: whole(value) for name, value in state.items()} if self.config.fsdp else state
-
-    def _finish(self, stopped: bool) -> Path:
-        """The trained model at the top of the output."""
-        last = files.checkpoint_path(self.output, self.step) / files.MODEL
-        if stopped:
-            return last
-        if not self.ranks.share(last.exists()):  # resumed at its end, from a checkpoint of another name
-            self.save()
-        self.ranks.together(lambda: files.publish(last, self.output / files.MODEL) if self.ranks.is_main else None)
-        return self.output / files.MODEL
-
-    @contextmanager
-    def _signals(self, say: Callable[[str], None]) -> Generator[None, None, None]:
-        """SIGTERM and the first Ctrl-C end the run after the next step, with a checkpoint."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self._stop:
-                signal.default_int_handler(number, frame)
-            self._stop = True
-            say(f"{signal.Signals(number).name}: stopping soon, with a checkpoint")
-
-        try:
-            before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        except ValueError:  # not the main thread: signals are somebody else's
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def named(self, batches: Sequence[StepBatch]) -> str:
+        """The samples of some microbatches, for an error."""
+        ids = [str(id) for batch in batches for id in batch.ids]
+        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+        return f"the samples are {', '.join(ids[:NAMED])}{more}"
 
     def close(self) -> None:
-        """Let others into the output."""
+        """Release the output directory."""
         if self._held is not None:
             self._held.close()
-
-
-def find_source(config: SftConfig, saved: Saved | None) -> SftConfig:
-    """Where model and tokenizer come from: as given, or from the checkpoint if the model has gone since; it holds all that is needed."""
-    try:
-        check_model(config.model)
-    except OptionError:
-        if saved is None or config.lora_rank:
-            raise
-        return replace(config, model=str(saved.path / files.MODEL))
-    return config

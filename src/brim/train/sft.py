@@ -1,32 +1,32 @@
 """Supervised fine-tuning that follows a plan.
 
-A step is the microbatches that the plan puts into it, over all ranks. A checkpoint is taken between steps and says which steps of the plan
-are done; a run that goes on from it, on any number of ranks, takes exactly the others.
+A step is the microbatches that the plan puts into it, over all ranks. A checkpoint is taken between steps and says which steps of
+the plan are done; a run that resumes from it, on any number of ranks, takes exactly the others.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from brim.batch.torch import PlanLoader, TensorBatch, loader
+from brim.batch.torch import TensorBatch
 from brim.core.errors import DataError, MismatchError
 from brim.core.extras import need
-from brim.core.fill import Fill
 from brim.core.progress import silent
-from brim.data.token_store import TokenStore
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
+from brim.train.callbacks import Callback, OnStep
+from brim.train.causal import CausalRun
 from brim.train.checkpoint import Saved
+from brim.train.checkpoint import find_checkpoint as find_checkpoint
 from brim.train.config import SftConfig
-from brim.train.log import Records
-from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
+from brim.train.given import Given, keep_rows, with_objects
+from brim.train.model import check_lengths, check_vocabulary
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks
-from brim.train.report import Ends, SftResult, StepReport
-from brim.train.run import Run, find_source
+from brim.train.report import SftResult, StepReport
 
 if TYPE_CHECKING:
     import torch
@@ -37,75 +37,91 @@ else:
 def train_sft(
     config: SftConfig,
     *,
+    model: Any = None,
+    tokenizer: Any = None,
+    data: Any = None,
     resume: Path | None = None,
+    callbacks: Sequence[Callback] = (),
     on_step: Callable[[StepReport], None] | None = None,
     on_message: Callable[[str], None] | None = None,
     bar: Bar = no_bar,
 ) -> SftResult:
-    """Train, and leave the model in `output`/model. `resume` is a checkpoint to go on from (`find_checkpoint`).
+    """Fine-tune a causal language model, and leave it in `output`/model. `resume` is a checkpoint (`find_checkpoint`).
 
-    Under torchrun all ranks call this; callbacks are called on rank 0.
+    Model, tokenizer and data are named in the options, or given as objects: a model of transformers (trained in place), a tokenizer
+    of brim, transformers or tokenizers, and data as a path, a `Source`, a `datasets.Dataset`, or an iterable of rows or `Sample`s.
+    Rows in memory are kept in the output, so such a run can be resumed by `brim train sft --resume` like any other; a run with LoRA
+    on a model object cannot, and must be given the same object again.
+
+    Under torchrun all ranks call this; callbacks are called on the main rank. See `brim.train.callbacks`.
 
     Raises:
         MismatchError: The plan does not belong to the data, the tokenizer, or the checkpoint.
         OptionError: The model and the tokenizer do not fit, or the output holds another run.
-        BrimError: The loss is not finite, a checkpoint cannot be written, or another rank is gone.
+        BrimError: The loss is not finite, a checkpoint cannot be written, or contact with another rank was lost.
+
+    Example:
+        >>> rows = [{"prompt": "2+2=", "response": "4"}]
+        >>> train_sft(SftConfig(output="run/"), model="tiny", data=rows, callbacks=[StopAtLoss()])  # doctest: +SKIP
     """
+    config, given = with_objects(config, model, tokenizer, data)
     saved = files.load_saved(resume) if resume is not None else None
     with join_ranks() as ranks:
         if not ranks.is_main:
-            bar, on_step, on_message = no_bar, None, None
-        return SftRun(config, ranks, saved, bar).train(on_step, on_message)
+            bar, on_message = no_bar, None
+        watching = [*callbacks, *([] if on_step is None else [OnStep(on_step)])]
+        return SftRun(config, ranks, saved, bar, callbacks=watching, given=given).train(on_message)
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint at a path, or the last one of the run there.
-
-    Raises:
-        DataError: There is none.
-    """
-    path = Path(path)
-    if (path / files.STATE).exists():
-        return path
-    found = files.checkpoints(path)
-    if not found:
-        what = "holds no checkpoint" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {what}, so there is nothing to resume; start the run without --resume")
-    return found[-1]
-
-
-class SftRun(Run):
+class SftRun(CausalRun[SftConfig]):
     """One run of a plan on one rank."""
 
-    def __init__(self, config: SftConfig, ranks: Ranks, saved: Saved | None = None, bar: Bar = no_bar) -> None:
-        """Everything that can be refused is refused here, before the first step."""
-        super().__init__(config, ranks)
-        with self._claimed(new=saved is None):
-            loaded = find_source(config, saved)
+    def __init__(
+        self,
+        config: SftConfig,
+        ranks: Ranks,
+        saved: Saved | None = None,
+        bar: Bar = no_bar,
+        *,
+        callbacks: Sequence[Callback] = (),
+        given: Given | None = None,
+    ) -> None:
+        """Refuse everything that can be refused before the first step."""
+        super().__init__(config, ranks, callbacks, given)
+        if saved is not None:
+            self.check_kind(saved)
+        with self.claimed(config.to_dict(), new=saved is None):
+            self._keep_rows(resumed=saved is not None)
+            source = self.find_source(saved)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
-            self.tokenizer = find_tokenizer(loaded, planned)
+            self.tokenizer = self.find_tokenizer(source, planned)
             self.prepared = self._prepare(bar)
             self.plan = self._stepped(self.prepared.plan, saved)
             _check_same_plan(self.plan, saved)
-            self._load(loaded, saved)
+            self.load(source, saved)
             self._check_fit()
-            self._wrap(saved, packed=self.plan.config.packing is not None, longest=self.plan.longest)
-            self.loader = self._loader(self.plan, self.prepared.store)
+            self.wrap(saved, packed=self.plan.config.packing is not None, longest=self.plan.longest)
+            self.loader = self.make_loader(self.plan, self.prepared.store)
             if saved is not None:
                 self.loader.load_state_dict(asdict(saved.position))
-            self._schedule(self._count_steps() if saved is None else saved.schedule_steps)
+            self.schedule(self._count_steps() if saved is None else saved.schedule_steps)
 
     @property
     def position(self) -> CheckpointPosition:
         return self.loader.position
 
+    def _keep_rows(self, *, resumed: bool) -> None:
+        rows = self.given.rows
+        if rows is not None:
+            self.ranks.together(lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None)
+
     def _prepare(self, bar: Bar) -> Prepared:
-        """The main rank first: the others find what it wrote."""
+        """Prepare on the main rank first: the others find what it wrote."""
         prepared = self.ranks.together(lambda: prepare(self.config, self.tokenizer, bar) if self.ranks.is_main else None)
         return prepared or prepare(self.config, self.tokenizer)
 
     def _stepped(self, plan: BatchPlan, saved: Saved | None) -> BatchPlan:
-        """The plan with its steps fixed: by itself, by the options, by the run that is resumed, or by the number of ranks."""
+        """Fix the steps of the plan: by itself, by the options, by the run that is resumed, or by the number of ranks."""
         if saved is not None:
             return plan.with_step_size(saved.position.microbatches_per_step)
         if self.config.batchplan is not None and self.config.tokens_per_step is not None:
@@ -113,23 +129,12 @@ class SftRun(Run):
         return plan if plan.config.microbatches_per_step else plan.with_step_size(self.ranks.world_size)
 
     def _check_fit(self) -> None:
-        """The model knows every token, and has a position for the longest row."""
+        """Check that the model knows every token, and has a position for the longest row."""
         prepared = self.prepared
         for plan, store in ((self.plan, prepared.store), (prepared.eval_plan, prepared.eval_store)):
             if plan is not None and store is not None:
                 check_lengths(plan, self.model, self.config.model)
                 check_vocabulary(store.tokens, self.model, self.config.model)
-
-    def _loader(self, plan: BatchPlan, store: TokenStore) -> PlanLoader:
-        return loader(
-            plan,
-            store,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            num_workers=self.config.num_workers,
-            pin_memory=self.ranks.device.type == "cuda",
-            pad_id=self.tokenizer.pad_id,
-        )
 
     @property
     def epochs(self) -> int:
@@ -138,82 +143,66 @@ class SftRun(Run):
     def _count_steps(self) -> int:
         steps = sum(self.plan.deal(epoch).steps for epoch in range(self.epochs))
         if steps == 0:
-            raise DataError("the plan has no step to take: --drop-last or --remainder drop leaves nothing of so little data")
+            raise DataError(
+                "the plan contains no optimizer steps: with so few samples, --drop-last or --remainder drop discards everything"
+            )
         return min(steps, self.config.max_steps or steps)
 
-    def train(self, on_step: Callable[[StepReport], None] | None = None, on_message: Callable[[str], None] | None = None) -> SftResult:
+    def train(self, on_message: Callable[[str], None] | None = None) -> SftResult:
         """Take the steps that are left."""
+        began = time.monotonic()
         say = on_message or silent
         try:
-            return self._train(on_step, say)
+            self._announce(say)
+            ends = self.take_steps(say)
+            stopped = self.step < self.steps
+            return SftResult(
+                steps=self.steps,
+                taken=ends.count,
+                first_loss=ends.first,
+                last_loss=ends.last,
+                eval_loss=ends.evaluated,
+                tokens=ends.tokens,
+                seconds=time.monotonic() - began,
+                fill=ends.fill,
+                model=self.finish(stopped=stopped),
+                stopped=stopped,
+                left_out=left_out(self.plan),
+            )
         finally:
             self.close()
 
     def _announce(self, say: Callable[[str], None]) -> None:
-        """What a user would want to have been told."""
+        """Say what a user would want to know before the first step."""
         if not self.ranks.is_main:
             return
-        for path in files.set_aside_later(self.output, self.step):
-            say(f"a later checkpoint is out of the way, as {path}")
+        self.set_aside_later(say)
         if found := left_out(self.plan):
             say("by the options of the plan: " + ", ".join(f"{many:,} {what}" for what, many in found.items()))
         if self.plan.step_size < self.ranks.world_size:
-            say(f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some have nothing to do in it")
+            say(f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some ranks are idle in it")
 
-    def _train(self, on_step: Callable[[StepReport], None] | None, say: Callable[[str], None]) -> SftResult:
-        began, reports, fill, tokens = time.monotonic(), Ends(), Fill(), 0
-        self._announce(say)
-        self.stepper.module.train()
-        with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
-            for batches in self._batches():
-                report = self._take_step(batches)
-                records.samples(report.step, batches)
-                fill, tokens = fill + report.fill, tokens + report.tokens
-                over = self.step == self.steps or self._stopping
-                if self._evaluates(batches[-1]):
-                    report = replace(report, eval_loss=self.evaluate())
-                reports.add(report)
-                records.curves(report, self.tokens, last=over)
-                if on_step is not None:
-                    on_step(report)
-                if over or (self.config.save_every and self.step % self.config.save_every == 0):
-                    self.save()
-                if over:
-                    break
-        stopped = self.step < self.steps
-        return SftResult(
-            steps=self.steps,
-            taken=reports.count,
-            first_loss=reports.first,
-            last_loss=reports.last,
-            eval_loss=reports.evaluated,
-            tokens=tokens,
-            seconds=time.monotonic() - began,
-            fill=fill,
-            model=self._finish(stopped),
-            stopped=stopped,
-            left_out=left_out(self.plan),
-        )
-
-    def _batches(self) -> Iterator[list[TensorBatch]]:
+    def batches(self) -> Iterator[list[TensorBatch]]:
         while self.step < self.steps and self.loader.epoch < self.epochs:
             yield from self.loader.steps()
 
-    def _evaluates(self, batch: TensorBatch) -> bool:
+    def evaluated(self, batches: Sequence[Any]) -> float | None:
+        """Evaluate every `eval_every` steps, or at the end of every epoch, and after the last step."""
         if self.prepared.eval_plan is None:
-            return False
-        every, after = self.config.eval_every, batch.after
-        ends_epoch = after is not None and after.epoch > batch.epoch
-        return self.step == self.steps or (ends_epoch if every is None else self.step % every == 0)
+            return None
+        every, batch = self.config.eval_every, batches[-1]
+        ends_epoch = batch.after is not None and batch.after.epoch > batch.epoch
+        due = ends_epoch if every is None else self.step % every == 0
+        return self.evaluate() if due or self.step == self.steps else None
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """The mean loss over what is learned in the evaluation data."""
+        """Return the mean loss over the trained-on tokens of the evaluation data."""
         assert self.prepared.eval_plan is not None
         assert self.prepared.eval_store is not None
         self.stepper.module.eval()
         loss = learned = 0.0
-        for batch in self._loader(self.prepared.eval_plan, self.prepared.eval_store):
+        for batch in self.make_loader(self.prepared.eval_plan, self.prepared.eval_store):
             loss += float(self.stepper.loss(batch.to(self.ranks.device)))
             learned += batch.num_loss_tokens
         self.stepper.module.train()
@@ -222,8 +211,6 @@ class SftRun(Run):
 
 
 def _check_same_plan(plan: BatchPlan, saved: Saved | None) -> None:
-    if saved is not None and saved.online is not None:
-        raise MismatchError(f"{saved.path} is of a run that plays; resume it with train_online, or `brim train sft --resume`")
     if saved is not None and saved.position.fingerprint != plan.fingerprint:
         raise MismatchError(
             f"{saved.path} belongs to another plan: it was made with {saved.position.fingerprint[:8]}.., this one is "

@@ -1,13 +1,14 @@
-"""One optimizer step: the microbatches of it, forward and backward, and the weights moved once."""
+"""One optimizer step: its microbatches forward and backward, and the weights moved once."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brim.batch.torch import TensorBatch
 from brim.core.errors import BrimError
 from brim.core.extras import need
 from brim.core.rng import raw_bits
-from brim.train.config import SftConfig
+from brim.train.config import RunConfig
+from brim.train.objective import StepBatch
 from brim.train.optimizer import make_optimizer, named_weights, whole
 from brim.train.ranks import Ranks, without_sync
 
@@ -19,30 +20,33 @@ else:
 
 
 class NotFiniteError(BrimError):
-    """The loss or its gradient is; the weights are as they were. `batches` are this rank's that did it."""
+    """The loss or its gradient is not finite. The weights are unchanged; `batches` are those of this rank that caused it."""
 
-    def __init__(self, what: str, batches: list[TensorBatch]) -> None:
+    def __init__(self, what: str, batches: Sequence[Any]) -> None:
         super().__init__(f"the {what} is not finite")
-        self.what, self.batches = what, batches
+        self.what = what
+        self.batches = batches
 
 
 class Moved(NamedTuple):
-    """What a step was like, over all ranks."""
+    """The outcome of a step, over all ranks."""
 
     loss: float
-    """The mean over what is learned; NaN if nothing is."""
+    """The mean over the trained-on tokens; NaN if there are none."""
     grad_norm: float
 
 
 class Stepper:
     """The module, its optimizer, and how gradients of several microbatches and ranks become one."""
 
-    def __init__(self, module: Any, config: SftConfig, ranks: Ranks) -> None:
-        self.module, self._config, self._ranks = module, config, ranks
+    def __init__(self, module: Any, config: RunConfig, ranks: Ranks) -> None:
+        self.module = module
+        self._config = config
+        self._ranks = ranks
         self.weights = named_weights(module)
         self.optimizer = make_optimizer(self.weights, config.weight_decay, fused=not config.fsdp)
 
-    def take(self, batches: list[TensorBatch], learned: float, rate: float) -> Moved:
+    def take(self, batches: Sequence[StepBatch], learned: float, rate: float) -> Moved:
         """Move the weights by the gradient of the mean loss over `learned` tokens, which is how many the step has on all ranks.
 
         Raises:
@@ -61,7 +65,7 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         return Moved(total / learned if learned else math.nan, norm)
 
-    def _backward(self, batch: TensorBatch, learned: float, *, last: bool) -> "Tensor":
+    def _backward(self, batch: StepBatch, learned: float, *, last: bool) -> "Tensor":
         ranks = self._ranks
         with without_sync(self.module, ranks, fsdp=self._config.fsdp, last=last):
             loss = self._forward(batch.to(ranks.device, non_blocking=True))
@@ -69,16 +73,16 @@ class Stepper:
             (loss * (ranks.world_size / max(learned, 1))).backward()
         return loss.detach()
 
-    def _forward(self, batch: TensorBatch) -> "Tensor":
-        """With randomness that depends on the seed and the microbatch alone: not on the rank, nor on what came before."""
+    def _forward(self, batch: StepBatch) -> "Tensor":
+        """Run the forward pass with randomness that depends on the seed and the microbatch alone, not on the rank or on earlier steps."""
         device = self._ranks.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             key = raw_bits(1, seed=self._config.seed, purpose=f"dropout {batch.index}", epoch=batch.epoch)[0]
             torch.manual_seed(int(key) >> 1)
             return self.loss(batch)
 
-    def loss(self, batch: TensorBatch) -> "Tensor":
-        """Summed over what is learned in a batch."""
+    def loss(self, batch: StepBatch) -> "Tensor":
+        """Return the loss of a microbatch, summed over what is trained on."""
         with torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=self._config.bf16):
             return self.module(batch)
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.show import json_option, show_facts, show_json, show_table
-from brim.cli.train.sft import training_progress
+from brim.cli.train.flags import GroupedCommand
+from brim.cli.train.progress import training_progress
 
 if TYPE_CHECKING:
     from brim.train.distill.config import DistillConfig
@@ -22,12 +23,20 @@ def _seeds(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
         raise click.BadParameter(f"{value!r} is not a list of whole numbers such as 0,1,2") from None
 
 
-@click.command()
+GROUPS = {
+    "Main options": ("output", "seeds", "steps", "resume"),
+    "Results": ("plot", "as_json"),
+}
+
+
+@click.command(cls=GroupedCommand, groups=GROUPS)
 @click.argument("configs", nargs=-1, metavar="[CONFIG]...")
 @click.option("-o", "--output", default=DEFAULT_OUTPUT, show_default=True, metavar="DIR", help="Histories, checkpoints and results.")
-@click.option("--seeds", callback=_seeds, metavar="N,...", help="A model for each of these.  [default: those of the config, 0,1,2]")
+@click.option(
+    "--seeds", callback=_seeds, metavar="N,...", help="Train a model for each of these seeds.  [default: those of the config, 0,1,2]"
+)
 @click.option("--steps", type=int, help="Optimizer steps for each seed.  [default: those of the config]")
-@click.option("--resume", is_flag=True, help="Go on with the run in the output.")
+@click.option("--resume", is_flag=True, help="Resume the run in the output.")
 @click.option("--plot/--no-plot", default=True, show_default=True, help="Draw the returns to OUTPUT/in_context.png.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
@@ -35,25 +44,28 @@ def _seeds(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: bool, quiet: bool, as_json: bool, **options: Any) -> None:
     """Distill a learning algorithm into a model that learns in context.
 
-    Records how the algorithm learns to find goals in a dark room, trains a model with a compressed memory to act as it would next, and lets
-    the model play goals that it was never trained on: its return rises from episode to episode, with its weights as they are.
+    Records how the algorithm learns to find goals in a dark room, trains a model with a compressed memory to act as it would next, and
+    lets the model play goals that it was never trained on: its return rises from episode to episode, while its weights stay the same.
 
-    CONFIG are YAML files, of which later ones win; those that come with brim need not be in the current directory. Without any, they are
-    config/algorithm/q_learning.yaml, config/env/darkroom.yaml and config/model/ad_compressed_dr.yaml.
+    CONFIG are YAML files; later files override earlier ones, and those that come with brim need not be in the current directory. The
+    default is config/algorithm/q_learning.yaml, config/env/darkroom.yaml and config/model/ad_compressed_dr.yaml.
 
     \b
     Examples:
       brim train distill
       brim train distill config/algorithm/ppo_base.yaml config/env/darkroom.yaml \\
         config/model/ad_compressed_dr.yaml
-      brim train distill config/env/darkroom_small.yaml config/model/ad_compressed_small.yaml \\
-        --seeds 0 -o small/
+      brim train distill config/env/darkroom_small.yaml \\
+        config/model/ad_compressed_small.yaml --seeds 0 -o small/
       brim train distill --resume -o small/
 
     A seed improves if the return in the last third of its episodes is above that in the first by more than twice the standard error over
     goals; with a single held-out goal, which has none, if it is above it.
 
-    Exit status: 0 trained, and every seed improves; 1 trained, and one does not; 2 the options or files are wrong, or training failed.
+    SIGTERM and Ctrl-C end the run after the next step, with a checkpoint to resume from.
+
+    Exit status: 0 trained, and every seed improves; 1 trained, and one does not, or stopped by a signal; 2 the options or files are
+    wrong, or training failed.
     """
     from brim.core.extras import need
     from brim.train.distill.run import train_distill
@@ -71,6 +83,10 @@ def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: boo
             on_step=on_step,
             on_message=None if quiet else lambda text: click.echo(text, err=True),
         )
+    if result.stopped:
+        if not quiet:
+            click.echo(f"stopped with a checkpoint; continue with: {ctx.command_path} --resume -o {output}", err=True)
+        ctx.exit(1)
     if plot:
         from brim.train.distill.plot import save_plot
 
@@ -80,7 +96,7 @@ def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: boo
 
 
 def _config(configs: tuple[str, ...], output: str, options: dict[str, Any]) -> "DistillConfig":
-    """The files, with what the command line says; of a run that goes on, its own options where no files are given."""
+    """Read the options from the files and the command line. A resumed run has its own where no files are given."""
     from brim.train.distill.run import config_of
     from brim.train.distill.yaml_files import load_config
 

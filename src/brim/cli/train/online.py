@@ -1,14 +1,33 @@
-"""`brim train sft --online`: the options of a run that plays, and what it shows."""
+"""`brim train online`, also `brim train sft --online`: fine-tuning that plays puzzles, and the flags of playing."""
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
-from brim.cli.show import human
+from brim.cli.options import planning_options
+from brim.cli.show import json_option
+from brim.cli.train.flags import (
+    BATCHING,
+    CHECKPOINTS,
+    DATA,
+    LORA,
+    OPTIMIZER,
+    GroupedCommand,
+    checkpoint_flags,
+    compute_flags,
+    flags,
+    lora_flags,
+    model_flags,
+    names_callback,
+    optimizer_flags,
+    quiet_flag,
+    resume_flag,
+    row_flags,
+    tokenizer_flag,
+)
+from brim.cli.train.progress import playing_progress
 
 GYM = {
     "gym_host": "host",
@@ -18,7 +37,7 @@ GYM = {
     "lanes": "lanes",
     "max_episode_steps": "max_steps",
 }
-"""Options of ours, and what the gym calls them."""
+"""Names of our flags, and what the gym's options are called."""
 
 PLAYING = (
     "rounds",
@@ -35,67 +54,126 @@ PLAYING = (
     "priority",
 )
 
-PATIENCE = 64
-"""Actions after which an episode of a model that learns is given up: enough for hints to solve easy puzzles."""
+EPISODE_STEPS = 64
+"""Default limit of the actions in an episode: enough for hints to solve easy puzzles."""
 
 ONLINE = {"online", "difficulty_min", "difficulty_max", *GYM, *PLAYING}
+"""Names of the flags that only a run that plays takes."""
+
+SFT_ONLY: dict[str, Any] = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None}
+"""Options of plain fine-tuning that a run that plays does not have."""
+
+SAVE_EVERY = 100
+SCHEDULE = "constant"
 
 
-def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+def online_options(*, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the flags of playing to a command. They have no defaults here: what was not given is left to the run."""
+
+    def option(*names: str, **about: Any) -> Any:
+        return click.option(*names, hidden=hidden, **about)
+
+    return flags(
+        option("--gym-host", metavar="HOST", help="Host of the puzzle server.  [default: localhost]"),
+        option("--gym-port", type=int, help="Port of the puzzle server.  [default: 8023]"),
+        option("--gym-transport", type=click.Choice(["auto", "tcp", "telnet", "websocket"]), help="[default: auto]"),
+        option("--games", callback=names_callback, metavar="NAME,...", help="Games to play.  [default: all that are quick]"),
+        option("--difficulty-min", type=float, help="Easy is 0.3, medium 0.5, hard 0.7.  [default: 0]"),
+        option("--difficulty-max", type=float, help="Upper limit; play rises to it with success.  [default: 1]"),
+        option("--lanes", type=int, help="Episodes that are played at once.  [default: 8]"),
+        option("--max-episode-steps", type=int, help=f"Upper limit of the actions in an episode.  [default: {EPISODE_STEPS}]"),
+        option("--rounds", type=int, help="Rounds of playing and training.  [default: 10]"),
+        option("--episodes-per-round", type=int, help="Episodes in a round.  [default: 64]"),
+        option("--guided", type=float, help="Share of episodes that follow the server's hints.  [default: 0.5]"),
+        option("--learn-from", type=click.Choice(["success", "all"]), help="Episodes to train on.  [default: success]"),
+        option("--temperature", type=float, help="Sampling temperature of the model's actions.  [default: 1]"),
+        option("--buffer-size", type=int, help="Capacity of the replay buffer, in actions.  [default: 100000]"),
+        option("--window-microbatches", type=int, help="Upper limit of the microbatches in a window.  [default: 32]"),
+        option("--passes", type=int, help="Epochs over a window before the next round.  [default: 4]"),
+        option("--min-samples", type=int, help="Fewest actions that a window is drawn from.  [default: 64]"),
+        option("--overlap-fraction", type=float, help="Largest share of a window that was in the one before.  [default: 0.75]"),
+        option("--max-staleness", type=int, help="Largest age of the model's actions, in optimizer steps; 0 is no limit.  [default: 1000]"),
+        option("--priority", type=click.Choice(["none", "reward", "difficulty"]), help="What is drawn more often.  [default: none]"),
+    )
 
 
-def online_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add them to a command. They have no defaults here: what was not given is left to the run."""
-    options = [
-        click.option("--online", is_flag=True, help="Play puzzles on a server, and train on what was solved. See brim gym."),
-        click.option("--gym-host", metavar="HOST", help="Where the puzzle server is.  [default: localhost]"),
-        click.option("--gym-port", type=int, help="[default: 8023]"),
-        click.option("--gym-transport", type=click.Choice(["auto", "tcp", "telnet", "websocket"]), help="[default: auto]"),
-        click.option("--games", callback=_names, metavar="NAME,...", help="What to play.  [default: all that are quick]"),
-        click.option("--difficulty-min", type=float, help="Easy is 0.3, medium 0.5, hard 0.7.  [default: 0]"),
-        click.option("--difficulty-max", type=float, help="Play rises to it with success.  [default: 1]"),
-        click.option("--lanes", type=int, help="Episodes that are played at once.  [default: 8]"),
-        click.option("--max-episode-steps", type=int, help=f"Actions of an episode, at most.  [default: {PATIENCE}]"),
-        click.option("--rounds", type=int, help="Times to play and then train.  [default: 10]"),
-        click.option("--episodes-per-round", type=int, help="[default: 64]"),
-        click.option("--guided", type=float, help="The share of episodes that hints play, to learn from.  [default: 0.5]"),
-        click.option("--learn-from", type=click.Choice(["success", "all"]), help="Which episodes.  [default: success]"),
-        click.option("--temperature", type=float, help="Of the model's choices.  [default: 1]"),
-        click.option("--buffer-size", type=int, help="Actions that are remembered.  [default: 100000]"),
-        click.option("--window-microbatches", type=int, help="Of a window, at most.  [default: 32]"),
-        click.option("--passes", type=int, help="Times through a window before the next round.  [default: 4]"),
-        click.option("--min-samples", type=int, help="A window is drawn from no fewer actions.  [default: 64]"),
-        click.option("--overlap-fraction", type=float, help="Of a window with the one before, at most.  [default: 0.75]"),
-        click.option("--max-staleness", type=int, help="How old, in steps, an action of the model may be; 0 for any age.  [default: 1000]"),
-        click.option("--priority", type=click.Choice(["none", "reward", "difficulty"]), help="What is drawn more often.  [default: none]"),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+GROUPS = {
+    "Main options": (
+        "model", "data", "output", "games", "rounds", "episodes_per_round", "guided", "gym_host", "gym_port", "learning_rate", "resume",
+    ),
+    "Playing": ("gym_transport", "difficulty_min", "difficulty_max", "lanes", "max_episode_steps", "temperature", "learn_from"),
+    "Replay buffer and windows": (
+        "buffer_size", "window_microbatches", "passes", "min_samples", "overlap_fraction", "max_staleness", "priority",
+    ),
+    "Data": DATA,
+    "Batching": ("token_budget", "pack", *BATCHING),
+    "Optimizer": OPTIMIZER,
+    "LoRA": ("lora_rank", *LORA),
+    "Checkpoints and records": CHECKPOINTS,
+    "Compute": ("bf16", "attention", "num_workers"),
+}  # fmt: skip
 
 
-def online_config(sft: Any, options: dict[str, Any], given: set[str]) -> Any:
-    """The options of a new run."""
+@click.command(cls=GroupedCommand, groups=GROUPS)
+@model_flags
+@click.option("-o", "--output", metavar="DIR", help="Checkpoints, curves and the trained model.  [default: checkpoints/sft]")
+@tokenizer_flag
+@planning_options()
+@row_flags
+@optimizer_flags(SCHEDULE, "Schedule of the learning rate.")
+@lora_flags
+@checkpoint_flags(SAVE_EVERY, "Steps between checkpoints; one is always taken at the end.")
+@resume_flag
+@compute_flags
+@online_options(hidden=False)
+@quiet_flag
+@json_option
+@click.pass_context
+def online(ctx: click.Context, **options: Any) -> None:
+    """Fine-tune a causal model on puzzles that it plays.
+
+    In every round it plays puzzles on a server (brim gym serve), puts what was solved into a replay buffer, and trains on a window of
+    it. Some episodes follow the server's hints, so that there is something to learn from at the start. The samples of --data, if it is
+    given, are in the replay buffer from the start.
+
+    \b
+    Examples:
+      brim gym serve &
+      brim train online --model tiny --games lights --difficulty-max 0.3
+      brim train online -m DIR -d train.jsonl --gym-port 8023 --rounds 20 -o run/
+      brim train online --resume run/ --rounds 40
+
+    Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
+    """
+    from brim.cli.train.sft import run_command
+
+    run_command(ctx, {**SFT_ONLY, "group_field": None, "fsdp": False, **options, "online": True})
+
+
+def online_config(values: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
+    """Make the options of a new run. `values` are those of training."""
     from brim.envs.puzzle.config import GymConfig
     from brim.train.online.config import OnlineConfig
 
+    if useless := sorted(given & SFT_ONLY.keys()):
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect in a run that plays (--online); leave it out")
     gym, playing = _split(options, given)
-    values: dict[str, Any] = {"max_steps": PATIENCE, "seed": sft.seed, **gym}
-    return OnlineConfig(sft=sft, gym=GymConfig(**values), **playing)
+    training = {name: value for name, value in values.items() if name not in SFT_ONLY}
+    chosen: dict[str, Any] = {"max_steps": EPISODE_STEPS, "seed": training["seed"], **gym}
+    return OnlineConfig(**training, gym=GymConfig(**chosen), **playing)
 
 
-def resumed_config(before: dict[str, Any], sft: Any, options: dict[str, Any], given: set[str]) -> Any:
-    """Those of a run that goes on, with what may be changed. `sft` is resumed already."""
+def resumed_config(before: dict[str, Any], training: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
+    """Make the options of a resumed run: those it began with, and what was given of those that may change."""
     from brim.train.online.config import OnlineConfig
 
     saved = OnlineConfig.from_dict(before)
     gym, playing = _split(options, given, saved.gym.difficulty_range)
-    return saved.resumed(sft, gym, playing)
+    return saved.resumed_online(training, gym, playing)
 
 
 def _split(options: dict[str, Any], given: set[str], ends: tuple[float, float] = (0.0, 1.0)) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was given, for the gym and for the rest. A difficulty that was not stays as in `ends`."""
+    """Return what was given, for the gym and for the rest. A difficulty that was not given stays as in `ends`."""
     gym = {theirs: options[ours] for ours, theirs in GYM.items() if ours in given}
     low, high = options["difficulty_min"], options["difficulty_max"]
     if (low, high) != (None, None):
@@ -107,10 +185,10 @@ def _split(options: dict[str, Any], given: set[str], ends: tuple[float, float] =
 
 
 def run_online(config: Any, resume: Path | None, *, talk: bool, bar: Any) -> dict[str, Any]:
-    """Train; what to show at the end."""
+    """Train, and return what to show at the end."""
     from brim.train.online.run import train_online
 
-    with playing_progress(quiet=not talk, every=config.sft.log_every) as hooks:
+    with playing_progress(quiet=not talk, every=config.log_every) as hooks:
         result = train_online(config, resume=resume, hooks=hooks, bar=bar)
     rates = [report.success_rate for report in result.rounds]
     known = [rate for rate in rates if rate is not None]
@@ -123,44 +201,3 @@ def run_online(config: Any, resume: Path | None, *, talk: bool, bar: Any) -> dic
         "first, best and last": f"{known[0]:.0%}, {max(known):.0%}, {known[-1]:.0%}" if known else None,
         "remembered": result.rounds[-1].buffer if result.rounds else 0,
     }
-
-
-@contextmanager
-def playing_progress(*, quiet: bool, every: int) -> Generator[Any, None, None]:
-    """A line for every round; on a terminal also what happens now."""
-    from brim.train.online.run import OnlineHooks
-
-    console = Console(stderr=True)
-    if quiet:
-        yield OnlineHooks()
-        return
-    episodes = [0]
-    with console.status("playing") as status:
-
-        def on_episode(episode: Any) -> None:
-            episodes[0] += 1
-            status.update(f"playing: {episodes[0]} episodes of this round, the last {episode.spec.episode_id}: {episode.reason}")
-
-        def on_step(report: Any) -> None:
-            speed = human(report.tokens / max(report.seconds, 1e-9))
-            state = f"step {report.step} pass {report.epoch} loss {report.loss:.4f} {speed} tokens/s fill {report.fill.ratio:.1%}"
-            status.update(state)
-            if not console.is_terminal and report.step % every == 0:
-                click.echo(state, err=True)
-
-        def on_round(report: Any) -> None:
-            episodes[0] = 0
-            console.print(_line(report), highlight=False, soft_wrap=True)
-
-        yield OnlineHooks(on_step=on_step, on_round=on_round, on_episode=on_episode, on_message=lambda text: click.echo(text, err=True))
-
-
-def _line(report: Any) -> str:
-    rate = "none played" if report.success_rate is None else f"solved {report.solved}/{report.played} ({report.success_rate:.0%})"
-    levels = ", ".join(f"{level} {hits}/{of}" for level, (hits, of) in report.solved_by_level.items())
-    window = "too few for a window" if report.window is None else f"window of {report.window}"
-    errors = f", errors: {report.errors}" if report.errors else ""
-    return (
-        f"round {report.round}: {rate}{f' [{levels}]' if len(report.solved_by_level) > 1 else ''}, hints {report.guided_solved}/"
-        f"{report.guided}, {report.samples} actions kept, {report.buffer:,} remembered, {window}{errors} ({report.seconds:.1f} s)"
-    )

@@ -4,9 +4,9 @@ from brim.train.distill.config import ModelConfig as ModelConfig
 from brim.train.distill.config import TrainingConfig as TrainingConfig
 from brim.train.distill.model import CompressedAD as CompressedAD
 from brim.train.distill.run import DistillResult as DistillResult
-from brim.train.distill.run import load_distilled as load_distilled
-from brim.train.distill.run import new_model as new_model
 from brim.train.distill.run import train_distill as train_distill
 from brim.train.distill.samples import CutConfig as CutConfig
 from brim.train.distill.samples import HistoryDataset as HistoryDataset
+from brim.train.distill.seed_run import load_distilled as load_distilled
+from brim.train.distill.seed_run import new_model as new_model
 from brim.train.distill.yaml_files import load_config as load_config

@@ -2,56 +2,60 @@
 
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from brim.core.errors import MismatchError, OptionError, did_you_mean
-from brim.core.options import check_counts, one_of
+from brim.core.errors import OptionError
+from brim.core.options import check_counts, check_unchanged, from_dict, one_of
 from brim.envs.episode import DIFFICULTIES
-from brim.envs.puzzle.config import GymConfig, RewardConfig
+from brim.envs.puzzle.config import GymConfig
 from brim.stream.curriculum import CurriculumConfig
 from brim.stream.replay.config import ReplayBufferConfig
 from brim.stream.window import WindowConfig
-from brim.train.config import SftConfig
+from brim.train.config import CausalConfig, SftConfig
 
 LearnFrom = Literal["success", "all"]
 Priority = Literal["none", "reward", "difficulty"]
 
 MAY_CHANGE = ("host", "port", "transport", "lanes", "connect_timeout", "read_timeout", "episode_timeout", "max_retries", "retry_delay")
-"""Of the gym, when a run is resumed: where the server is, and how patient we are with it."""
+"""Options of the gym that may change when a run is resumed: where the server is, and how long to wait for it."""
+
+UNUSED = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None}
+"""Options of plain fine-tuning that files of a run that plays hold too, always with these values."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineConfig:
-    """What to train is in `sft`; its `data`, if any, is in the memory from the start."""
+class OnlineConfig(CausalConfig):
+    """Options of a run that plays. The samples of `data`, if it is given, are in the replay buffer from the start."""
 
-    sft: SftConfig
     gym: GymConfig = field(default_factory=GymConfig)
     rounds: int = 10
-    """Play, then train on a window: so many times."""
+    """Number of rounds. A round plays episodes, then trains on a window of the replay buffer."""
     episodes_per_round: int = 64
     guided: float = 0.5
-    """The share of episodes that are played by the server's hints, to be learned from. The model plays the others; they alone count as
-    its success."""
+    """Share of the episodes that follow the server's hints, to be learned from. The model plays the others, and only they count
+    as its success."""
     learn_from: LearnFrom = "success"
-    """Which episodes go into the memory: those that were solved, or all. Refused actions never do."""
+    """Which episodes go into the replay buffer: the solved ones, or all. Refused actions never do."""
     temperature: float = 1.0
-    """Of the model's choices; 0 takes the likeliest."""
+    """Sampling temperature of the model's actions; 0 takes the likeliest."""
     buffer_size: int = 100_000
-    """How many actions the memory holds; the oldest are forgotten first."""
+    """Capacity of the replay buffer, in actions; the oldest are evicted first."""
     window_microbatches: int = 32
-    """Microbatches of a window, at most."""
+    """Upper limit of the microbatches in a window."""
     passes: int = 4
-    """Times through a window before the next round of play."""
+    """Epochs over a window before the next round."""
     min_samples: int = 64
-    """Without so many to draw from, a round is played and not trained on."""
+    """With fewer actions to draw from, a round is played and not trained on."""
     overlap_fraction: float = 0.75
-    """How much of a window may have been in the one before."""
+    """Upper limit of the share of a window that was in the window before."""
     max_staleness: int | None = 1000
-    """No action of the model is trained on that is more than so many optimizer steps old; None sets no limit."""
+    """Upper limit of the age of the model's actions, in optimizer steps; None is no limit."""
     priority: Priority = "none"
-    """What makes actions likelier to be trained on: nothing, their reward (their priority is 1 + it), or a difficulty near the target."""
+    """What makes actions more likely to be drawn: nothing, their reward (the priority is 1 + reward), or a difficulty near the
+    target."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("learn_from", self.learn_from, get_args(LearnFrom))
         one_of("priority", self.priority, get_args(Priority))
         counts = ("rounds", "episodes_per_round", "buffer_size", "window_microbatches", "passes", "min_samples", "max_staleness")
@@ -60,20 +64,20 @@ class OnlineConfig:
             raise OptionError(f"guided must lie between 0 and 1, got {self.guided}")
         if not 0 <= self.temperature < math.inf:
             raise OptionError(f"temperature must not be negative or infinite, got {self.temperature}")
-        unused = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None, "fsdp": False}
-        for name, default in unused.items():
-            if getattr(self.sft, name) != default:
-                raise OptionError(f"{name} has no meaning for a run that plays: leave it out, or leave out --online")
-        if self.sft.format.group_field is not None:
-            raise OptionError("group_field has no meaning for a run that plays: what is remembered has no groups")
+        if self.fsdp:
+            raise OptionError("fsdp cannot be used in a run that plays: the main rank plays with the whole model; leave it out")
+        if self.format.group_field is not None:
+            raise OptionError("group_field has no effect in a run that plays: the replay buffer has no groups; leave it out")
+        if self.tokens_per_step is not None and self.batching.microbatches_per_step is not None:
+            raise OptionError("give tokens_per_step or microbatches_per_step, not both")
 
     @property
     def replay(self) -> ReplayBufferConfig:
-        return ReplayBufferConfig(max_size=self.buffer_size, seed=self.sft.seed, duplicates="keep")
+        return ReplayBufferConfig(max_size=self.buffer_size, seed=self.seed, duplicates="keep")
 
     @property
     def curriculum(self) -> CurriculumConfig:
-        """From the easiest level that is played to the hardest."""
+        """The curriculum from the easiest level that is played to the hardest."""
         played = [DIFFICULTIES[level] for level in self.gym.levels]
         return CurriculumConfig(lowest=min(played), highest=max(played))
 
@@ -82,36 +86,44 @@ class OnlineConfig:
             window_microbatches=self.window_microbatches,
             min_samples=self.min_samples,
             overlap_fraction=self.overlap_fraction,
-            batching=replace(self.sft.batching, microbatches_per_step=microbatches_per_step),
-            seed=self.sft.seed,
+            batching=replace(self.batching, microbatches_per_step=microbatches_per_step),
+            seed=self.seed,
             passes=self.passes,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse."""
-        return asdict(self)
+        """Return the options as files have them: those of training under "sft", beside those of playing.
+
+        `from_dict` is the inverse.
+        """
+        values = asdict(self)
+        sft = {name: values.pop(name) for name in _TRAINING}
+        return {"sft": {**sft, **UNUSED}, **values}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "OnlineConfig":
-        known = {field.name for field in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise OptionError(f"unknown option {name!r}.{did_you_mean(name, known)}")
-        gym = dict(values["gym"])
-        gym |= {"rewards": RewardConfig(**gym["rewards"]), "difficulty_range": tuple(gym["difficulty_range"])}
-        parts: dict[str, Any] = {"sft": SftConfig.from_dict(values["sft"]), "gym": GymConfig(**gym)}
-        return cls(**{**values, **parts})
-
-    def resumed(self, sft: SftConfig, gym: dict[str, Any], given: dict[str, Any]) -> "OnlineConfig":
-        """The options of a run that goes on: `sft` is resumed already, of the others only the rounds and the server may be others.
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Make options from values as `to_dict` returns them.
 
         Raises:
-            MismatchError: One was given that would change the run.
+            OptionError: A name is unknown, a value is of another type or out of range, or an option has no meaning here.
         """
-        before = {**{name: getattr(self, name) for name in given}, **{name: getattr(self.gym, name) for name in gym}}
-        after, free = {**given, **gym}, (*MAY_CHANGE, "rounds")
-        changed = [f"{name} ({before[name]} -> {after[name]})" for name in after if name not in free and before[name] != after[name]]
-        if changed:
-            listed = ", ".join(changed)
-            raise MismatchError(f"a resumed run must go on as it began, but these differ: {listed}; leave them out, or start a new run")
-        return replace(self, sft=sft, gym=replace(self.gym, **gym), **given)
+        sft = SftConfig.from_dict(values["sft"])
+        for name, default in UNUSED.items():
+            if getattr(sft, name) != default:
+                raise OptionError(f"{name} has no effect in a run that plays; leave it out")
+        training = {name: getattr(sft, name) for name in _TRAINING}
+        playing = {name: value for name, value in values.items() if name != "sft"}
+        return from_dict(cls, {**training, **playing})
+
+    def resumed_online(self, training: dict[str, Any], gym: dict[str, Any], playing: dict[str, Any]) -> Self:
+        """Return the options of a resumed run. The number of rounds, the server, and what `resumed` allows may change.
+
+        Raises:
+            MismatchError: An option was given that would change the run.
+        """
+        before = {**{name: getattr(self, name) for name in playing}, **{name: getattr(self.gym, name) for name in gym}}
+        check_unchanged(before, {**playing, **gym}, may_change=(*MAY_CHANGE, "rounds"))
+        return replace(self.resumed(**training), gym=replace(self.gym, **gym), **playing)
+
+
+_TRAINING = tuple(option.name for option in fields(CausalConfig))

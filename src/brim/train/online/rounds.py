@@ -63,9 +63,9 @@ def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tu
     """The episodes of a round: those that hints play, and those that the model plays."""
     size = config.episodes_per_round
     numbers = range(number * size, (number + 1) * size)
-    levels = curriculum.levels(numbers, seed=config.sft.seed)
+    levels = curriculum.levels(numbers, seed=config.seed)
     specs = [replace(config.gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)]
-    draws = [int(raw_bits(1, seed=config.sft.seed, purpose="guided", epoch=number)[0]) / 2**64 for number in numbers]
+    draws = [int(raw_bits(1, seed=config.seed, purpose="guided", epoch=number)[0]) / 2**64 for number in numbers]
     guided = [spec for spec, draw in zip(specs, draws, strict=True) if draw < config.guided]
     own = [spec for spec, draw in zip(specs, draws, strict=True) if draw >= config.guided]
     return guided, own

@@ -10,14 +10,13 @@ the first one plays and tells the others; every rank has the same memory and dra
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brim.batch.torch import PlanLoader, TensorBatch, loader
-from brim.core.errors import BrimError, DataError, LengthError, MismatchError, OptionError
-from brim.core.fill import Fill
+from brim.batch.torch import PlanLoader, TensorBatch
+from brim.core.errors import BrimError, DataError, LengthError, OptionError
 from brim.core.options import LONGEST
 from brim.core.progress import silent
 from brim.data.rows.encode import identity
@@ -31,16 +30,17 @@ from brim.stream.offline.stream import OfflineDatasetStream
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.window import RollingBatchPlanWindow
 from brim.train import checkpoint as files
+from brim.train.callbacks import Callback, OnStep
+from brim.train.causal import CausalRun
 from brim.train.checkpoint import Saved
-from brim.train.log import Records, Rounds
-from brim.train.model import check_lengths, check_vocabulary, find_tokenizer
+from brim.train.log import Rounds
+from brim.train.model import check_lengths, check_vocabulary
 from brim.train.online.config import OnlineConfig
 from brim.train.online.policy import ModelPolicy
 from brim.train.online.rounds import Round, play_round
 from brim.train.prepare import Bar, left_out, no_bar, step_size
 from brim.train.ranks import Ranks, join_ranks
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
-from brim.train.run import Run, find_source
 
 BUFFER, WINDOW = "buffer.brim", "window.brim"
 
@@ -64,39 +64,59 @@ class OnlineResult:
     """Of all rounds, those before a resume included."""
 
 
-def train_online(config: OnlineConfig, *, resume: Path | None = None, hooks: OnlineHooks | None = None, bar: Bar = no_bar) -> OnlineResult:
-    """Play and train, and leave the model in `output`/model. `resume` is a checkpoint to go on from.
+def train_online(
+    config: OnlineConfig,
+    *,
+    resume: Path | None = None,
+    hooks: OnlineHooks | None = None,
+    callbacks: Sequence[Callback] = (),
+    bar: Bar = no_bar,
+) -> OnlineResult:
+    """Play and train, and leave the model in `output`/model. `resume` is a checkpoint (`find_checkpoint`).
 
     Raises:
         PuzzleError: No puzzle server answers.
         MismatchError: The checkpoint belongs to another run.
-        BrimError: No episode could be played, or the loss is not finite, or another rank is gone.
+        BrimError: No episode could be played, the loss is not finite, or contact with another rank was lost.
     """
+    if not config.model:
+        raise OptionError("model is missing: name it in the options")
     saved = files.load_saved(resume) if resume is not None else None
-    if saved is not None and saved.online is None:
-        raise MismatchError(f"{saved.path} is of a run that does not play; resume it without --online")
     with join_ranks() as ranks:
         bar, hooks = (bar, hooks or OnlineHooks()) if ranks.is_main else (no_bar, OnlineHooks())
-        return OnlineRun(config, ranks, saved, bar).train(hooks)
+        return OnlineRun(config, ranks, saved, bar, hooks=hooks, callbacks=callbacks).train()
 
 
-class OnlineRun(Run):
+class OnlineRun(CausalRun[OnlineConfig]):
     """One run on one rank."""
 
-    def __init__(self, config: OnlineConfig, ranks: Ranks, saved: Saved | None = None, bar: Bar = no_bar) -> None:
-        super().__init__(config.sft, ranks)
-        self.online = config
+    section = "online"
+
+    def __init__(
+        self,
+        config: OnlineConfig,
+        ranks: Ranks,
+        saved: Saved | None = None,
+        bar: Bar = no_bar,
+        *,
+        hooks: OnlineHooks | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.hooks = hooks or OnlineHooks()
+        watching = [] if self.hooks.on_step is None else [OnStep(self.hooks.on_step)]
+        super().__init__(config, ranks, [*callbacks, *watching])
         self.round = 0
         """Rounds that were played."""
         self.loader: PlanLoader | None = None
+        self.history: Rounds | None = None
         self.left_out: dict[str, int] = {}
-        """Of the data and of all windows of this process, by the options."""
-        with self._claimed(new=saved is None):
-            state = {} if saved is None else saved.online or {}
+        """Samples of the data and of all windows of this process that were left out by the options."""
+        state = {} if saved is None else self.check_kind(saved)
+        with self.claimed(config.to_dict(), new=saved is None):
             self._check(state.get("round", 0))
-            loaded = find_source(config.sft, saved)
-            self.tokenizer = find_tokenizer(loaded, None)
-            self._load(loaded, saved)
+            source = self.find_source(saved)
+            self.tokenizer = self.find_tokenizer(source, None)
+            self.load(source, saved)
             self.step_size: int = state["microbatches_per_step"] if saved is not None else self._step_size()
             self._check_staleness()
             self.curriculum = Curriculum(config.curriculum)
@@ -108,32 +128,32 @@ class OnlineRun(Run):
                 tokenizer_hash=identity(self.tokenizer, RowFormat(shape="prompt").layout({"prompt": "", "response": ""})),
                 curriculum=self.curriculum if config.priority == "difficulty" else None,
             )
-            self.longest = min(config.sft.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
-            self._wrap(saved, packed=config.sft.batching.packing is not None, longest=self.longest)
-            steps = saved.schedule_steps if saved is not None else config.sft.max_steps or config.rounds * self.window_steps
-            self._schedule(steps)
+            self.longest = min(config.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
+            self.policy = ModelPolicy(self.model, self.tokenizer, temperature=config.temperature, seed=config.seed, longest=self.longest)
             if saved is None:
                 self._remember_data(bar)
             else:
                 self._restore(saved, state)
+            self.wrap(saved, packed=config.batching.packing is not None, longest=self.longest)
+            self.schedule(saved.schedule_steps if saved is not None else config.max_steps or config.rounds * self.window_steps)
 
     def _check(self, played: int) -> None:
-        """Before anything heavy is loaded: is there something to play, and somewhere?"""
-        rounds = self.online.rounds
+        """Check that there is something to play, and a server, before anything heavy is loaded."""
+        rounds = self.config.rounds
         if rounds < played:
             raise OptionError(f"{played} rounds were played already, and {rounds} were asked for; ask for more, or leave --rounds out")
-        self.ranks.together(lambda: find_server(self.online.gym) if self.ranks.is_main and played < rounds else None)
+        self.ranks.together(lambda: find_server(self.config.gym) if self.ranks.is_main and played < rounds else None)
 
     @property
     def window_steps(self) -> int:
         """How many steps a window takes, at most."""
-        return self.online.passes * -(-self.online.window_microbatches // self.step_size)
+        return self.config.passes * -(-self.config.window_microbatches // self.step_size)
 
     def _check_staleness(self) -> None:
-        most = self.online.max_staleness
+        most = self.config.max_staleness
         if most is not None and most < self.window_steps:
             raise OptionError(
-                f"a window takes up to {self.window_steps} steps ({self.online.passes} passes of {self.online.window_microbatches} "
+                f"a window takes up to {self.window_steps} steps ({self.config.passes} passes of {self.config.window_microbatches} "
                 f"microbatches), so actions would become older than max_staleness {most}; raise it, or make windows smaller"
             )
 
@@ -157,8 +177,8 @@ class OnlineRun(Run):
                     raise DataError(f"the id {sample.sample_id!r} comes twice in {self.config.data}; ids must differ")
                 if self.buffer.is_full:
                     raise OptionError(
-                        f"{self.config.data} has {total} samples, the memory holds {self.online.buffer_size}; raise --buffer-size, or give "
-                        "less data"
+                        f"{self.config.data} has {total} samples, the replay buffer holds {self.config.buffer_size}; raise "
+                        "--buffer-size, or give less data"
                     )
                 check_vocabulary(sample.input_ids, self.model, self.config.model)
                 if self.config.batching.overflow == "error" and sample.length > self.longest:
@@ -187,89 +207,77 @@ class OnlineRun(Run):
             return self.loader.position
         return CheckpointPosition(epoch=0, microbatch_idx=0, microbatches_per_step=self.step_size)
 
-    def _recorded(self) -> dict[str, Any]:
-        return self.online.to_dict()
+    @property
+    def progress(self) -> object:
+        return self.step, self.round
 
-    def _more(self) -> dict[str, Any]:
-        state = {"config": self.online.to_dict(), "round": self.round, "microbatches_per_step": self.step_size}
-        return {"online": {**state, "curriculum": self.curriculum.state_dict()}}
+    def stored_config(self) -> dict[str, Any]:
+        return self.config.to_dict()["sft"]
 
-    def _write_more(self, directory: Path) -> None:
+    def section_state(self) -> dict[str, Any]:
+        state = {"config": self.config.to_dict(), "round": self.round, "microbatches_per_step": self.step_size}
+        return {**state, "curriculum": self.curriculum.state_dict()}
+
+    def write_more(self, directory: Path) -> None:
+        """Write the replay buffer, and the window of it that is being trained on."""
         self.buffer.save(directory / BUFFER)
         self.rolling.save(directory / WINDOW)
 
-    def train(self, hooks: OnlineHooks) -> OnlineResult:
+    def train(self) -> OnlineResult:
         """Play the rounds and take the steps that are left."""
+        began = time.monotonic()
+        say = self.hooks.on_message or silent
         try:
-            return self._train(hooks)
+            self.history = Rounds(self.output, self.round) if self.ranks.is_main else None
+            self.set_aside_later(say)
+            ends = self.take_steps(say)
+            return self._result(time.monotonic() - began, ends)
         finally:
             self.close()
 
-    def _train(self, hooks: OnlineHooks) -> OnlineResult:
-        began, reports, fill, tokens, say = time.monotonic(), Ends(), Fill(), 0, hooks.on_message or silent
-        history = Rounds(self.output, self.round) if self.ranks.is_main else None
-        for path in files.set_aside_later(self.output, self.step) if self.ranks.is_main else ():
-            say(f"a later checkpoint is out of the way, as {path}")
-        policy = ModelPolicy(self.model, self.tokenizer, temperature=self.online.temperature, seed=self.config.seed, longest=self.longest)
-        self.stepper.module.train()
-        saved_at = (self.step, self.round) if self.round else None
-        with self._signals(say), Records(self.config, self.ranks, after=self.step) as records:
-            while not self._is_over:
-                for batches in self._batches():
-                    report = self._take_step(batches)
-                    records.samples(report.step, batches)
-                    fill, tokens = fill + report.fill, tokens + report.tokens
-                    reports.add(report)
-                    records.curves(report, self.tokens, last=self._is_over)
-                    if hooks.on_step is not None:
-                        hooks.on_step(report)
-                    if self.config.save_every and self.step % self.config.save_every == 0:
-                        self.save()
-                        saved_at = (self.step, self.round)
-                    if self._is_over:
-                        break
-                if self._is_over or self.round >= self.online.rounds:
-                    break
-                try:
-                    self._play(policy, hooks, history)
-                except BrimError:  # on all ranks: what was done so far is not lost
-                    if saved_at != (self.step, self.round) and self.round:
-                        self.save()
-                    raise
-        if saved_at != (self.step, self.round):
-            self.save()
-        return self._result(time.monotonic() - began, reports, fill, tokens, history)
-
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether no other step may be taken. Playing every round is another way to end."""
-        return self._stopping or (self.config.max_steps is not None and self.step >= self.config.max_steps)
+        return self.is_stopping or (self.config.max_steps is not None and self.step >= self.config.max_steps)
 
-    def _batches(self) -> Iterator[list[TensorBatch]]:
-        """What is left of the window. The epoch of a batch counts all passes, so that every one has randomness of its own."""
-        passes, window = self.online.passes, self.rolling.window_id
+    def batches(self) -> Iterator[list[TensorBatch]]:
+        """Yield the steps of one window after the other, and play a round between them."""
+        while not self.is_over:
+            yield from self._window_batches()
+            if self.is_over or self.round >= self.config.rounds:
+                return
+            try:
+                self._play()
+            except BrimError:  # raised on all ranks: keep the steps and rounds so far
+                if self.round:
+                    self.save_if_new()
+                raise
+
+    def _window_batches(self) -> Iterator[list[TensorBatch]]:
+        """Yield what is left of the window. The epoch of a batch counts all passes, so that each has randomness of its own."""
+        passes, window = self.config.passes, self.rolling.window_id
         while self.loader is not None and self.loader.epoch < passes:
             for batches in self.loader.steps():
                 yield [replace(batch, epoch=window * passes + batch.epoch) for batch in batches]
 
-    def _play(self, policy: ModelPolicy, hooks: OnlineHooks, history: Rounds | None) -> None:
-        """A round, and a window of what is known after it. If a signal comes on the way, nothing of the round is kept."""
+    def _play(self) -> None:
+        """Play a round, and draw a window. If a signal comes on the way, nothing of the round is kept."""
         began = time.monotonic()
 
         def play() -> Round:
             return play_round(
-                self.online,
-                policy,
+                self.config,
+                self.policy,
                 self.curriculum,
                 number=self.round,
                 version=self.step,
-                on_episode=hooks.on_episode or _unheard,
+                on_episode=self.hooks.on_episode or silent,
                 longest=self.longest,
-                stop=lambda: self._stop,
+                stop=lambda: self.stop_requested,
             )
 
         played = self.ranks.share(self.ranks.together(lambda: play() if self.ranks.is_main else None))
-        self._stopping = self.ranks.total([self._stop])[0] > 0  # a signal may have come to another rank than the one that plays
+        self.agree_to_stop()  # a signal may have come to another rank than the one that plays
         if played.stopped:
             return
         self.round += 1
@@ -278,19 +286,19 @@ class OnlineRun(Run):
         if drawn:
             self.rolling.build_next_window()
             self._open()
-        if history is not None:
+        if self.history is not None:
             report = self._report(played, drawn, time.monotonic() - began)
-            history.add(report)
-            if hooks.on_round is not None:
-                hooks.on_round(report)
+            self.history.add(report)
+            if self.hooks.on_round is not None:
+                self.hooks.on_round(report)
 
     def _learn(self, played: Round) -> None:
-        """Into the memory with it, and out with what has become too old."""
+        """Add the samples of the round to the replay buffer, and evict actions that would become older than `max_staleness`."""
         self.curriculum.record_batch(played.own_results)
-        if self.online.max_staleness is not None:  # what is drawn now is trained on until the window ends
-            self.buffer.evict_older_than(self.step + self.window_steps - self.online.max_staleness)
+        if self.config.max_staleness is not None:  # what is drawn now is trained on until the window ends
+            self.buffer.evict_older_than(self.step + self.window_steps - self.config.max_staleness)
         self.buffer.add_batch(played.samples)
-        if self.online.priority == "reward":
+        if self.config.priority == "reward":
             self.buffer.update_priorities_by_reward(alpha=1.0)
 
     def _open(self) -> None:
@@ -298,15 +306,7 @@ class OnlineRun(Run):
         assert window is not None
         check_lengths(window.plan, self.model, self.config.model)
         self.left_out = dict(Counter(self.left_out) + Counter(left_out(window.plan)))
-        self.loader = loader(
-            window.plan,
-            window.store,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            num_workers=self.config.num_workers,
-            pin_memory=self.ranks.device.type == "cuda",
-            pad_id=self.tokenizer.pad_id,
-        )
+        self.loader = self.make_loader(window.plan, window.store)
 
     def _report(self, played: Round, drawn: bool, seconds: float) -> RoundReport:
         window = self.rolling.current if drawn else None
@@ -330,28 +330,24 @@ class OnlineRun(Run):
             seconds=seconds,
         )
 
-    def _result(self, seconds: float, reports: Ends, fill: Fill, tokens: int, history: Rounds | None) -> OnlineResult:
-        stopped = self._stopping
+    def _result(self, seconds: float, ends: Ends) -> OnlineResult:
+        stopped = self.is_stopping
         if not stopped and self.step == 0:
             raise DataError(
-                f"{self.round} rounds were played and nothing was learned: the memory holds {len(self.buffer)} actions, a window needs "
-                f"{self.online.min_samples}; play more episodes in a round, easier games, or let hints guide more of them (--guided)"
+                f"{self.round} rounds were played and nothing was learned: the replay buffer holds {len(self.buffer)} actions, a window "
+                f"needs {self.config.min_samples}; play more episodes in a round, easier games, or more of them by hints (--guided)"
             )
         sft = SftResult(
             steps=self.steps if stopped else self.step,
-            taken=reports.count,
-            first_loss=reports.first,
-            last_loss=reports.last,
+            taken=ends.count,
+            first_loss=ends.first,
+            last_loss=ends.last,
             eval_loss=None,
-            tokens=tokens,
+            tokens=ends.tokens,
             seconds=seconds,
-            fill=fill,
-            model=self._finish(stopped),
+            fill=ends.fill,
+            model=self.finish(stopped=stopped),
             stopped=stopped,
             left_out=self.left_out,
         )
-        return OnlineResult(sft, () if history is None else tuple(history.reports))
-
-
-def _unheard(_: GymEpisode) -> None:
-    """Nobody listens."""
+        return OnlineResult(sft, () if self.history is None else tuple(self.history.reports))
