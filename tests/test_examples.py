@@ -37,7 +37,7 @@ FACTS = {
         "saved and loaded: epoch-0000.brim, epoch-0001.brim, epoch-0002.brim, lengths.brim, plan.json",
         "the loaded plan holds the same microbatches in the same order",
         "see every sample exactly once per epoch",
-        "from epoch 1, microbatch 30, the run goes on",
+        "from epoch 1, microbatch 30, the run resumes",
         "the batches are the same",
         "with another seed:",
         "verified: the plan on disk is the plan for these lengths and options",
@@ -55,7 +55,7 @@ FACTS = {
         "null microbatches, every sample exactly once",
         "dealt without regard to cost",
         "killed on 8 ranks after 10 steps, at microbatch 80 of epoch 0",
-        "continued on 6 ranks to the end of epoch 1: nothing repeated, nothing skipped",
+        "resumed on 6 ranks to the end of epoch 1: nothing repeated, nothing skipped",
         "in the order of the run on 8 ranks that was never killed",
         "rank_3 holds the share of rank 3",
         "the first half has half of every bucket",
@@ -67,13 +67,13 @@ FACTS = {
         "written again: 0, all",
         "loss, streaming",
         "both paths give the same loss at every step and the same weights",
-        "killed after 10 streamed batches and continued from files",
+        "killed after 10 streamed batches and resumed from files",
         "every sample exactly once in the epoch",
         "the files of rank 3 hold its 5 batches, 1 of them empty",
         "the first step over 4 ranks has loss",
     ],
     "08_online_learning.py": [
-        "made up: 200 episodes, 800 actions, 70% solved",
+        "mock gym: 200 episodes, 800 actions, 70% solved",
         "the buffer holds 600 of 800 actions, 200 were evicted, oldest first",
         "at most 12 microbatches each; 37 are in both",
         "the same snapshot and seed give the same window",
@@ -86,10 +86,10 @@ FACTS = {
         "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, compression_depth=3",
         "ragged along compression_stages/0, compression_stages/1, compression_stages/2, context",
         "{'batch_size': 32}: 66 batches, ",
-        "of all steps are in stages that do not exist",
+        "of all steps are in dummy stages",
         "Batch compression depth: 3",
         "Stage 0 shape: (",
-        "continued after 3 batches: the other 44 come as they would have",
+        "resumed after 3 batches: the other 44 follow in the same order",
         "3 ranks: 16 batches each, every sample once over all of them",
         "refused: samples 'h6' and 'h0' have different structures",
         "a plan from the lengths holds the same batches",
@@ -114,30 +114,33 @@ FACTS = {
         "success rate 75%, mean reward 0.75",
         "two epochs in two orders, every sample once in each",
         "left out: {'filter': 100, 'too long': 9}",
-        "played again: source replay, replay_count 1",
+        "replayed: source replay, replay_count 1",
         "`for` and `async for` give the same samples in the same order",
-        "stopped after 123 samples, went on with the other 677: nothing repeated, nothing lost",
+        "stopped after 123 samples, resumed with the other 677: nothing repeated, nothing lost",
     ],
 }
 
 
-def run(name: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", *options, str(BATCHING / name)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(BATCHING / name)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.parametrize("name", FACTS)
-def test_an_example_runs_anywhere_and_prints_what_it_shows(name, tmp_path):
+NEEDS = {
+    "05_e2e_pipeline.py": pytest.mark.torch,
+    "08_online_learning.py": pytest.mark.server,
+    "09_structural_bucketing.py": pytest.mark.torch,
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in FACTS])
+def test_an_example_runs_anywhere_and_prints_what_it_shows_the_same_every_time(name, tmp_path):
+    """The second process has another hash seed, so sets and dicts of strings have another order there."""
     done = run(name, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert [fact for fact in FACTS[name] if fact not in done.stdout] == []
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_an_example_prints_the_same_every_time(name, tmp_path):
-    """Also under another order of sets and dicts of strings: each process hashes with a seed of its own."""
-    assert run(name, tmp_path).stdout == run(name, tmp_path).stdout
+    assert run(name, tmp_path).stdout == done.stdout
 
 
 def test_every_example_is_run_here_and_listed_in_the_table():
@@ -155,6 +158,7 @@ evaluation: {episodes: 3, lanes: 2}
 """
 
 
+@pytest.mark.torch
 def test_the_training_script_shows_its_buckets_trains_and_resumes(tmp_path):
     """The line of its docstring, with one more file and options that make it short."""
     (tmp_path / "short.yaml").write_text(SHORT)
@@ -163,7 +167,7 @@ def test_the_training_script_shows_its_buckets_trains_and_resumes(tmp_path):
     folder = EXAMPLES / "compressed_ad"
     assert [file for file in files if not (folder / "config" / file).is_file()] == []
     command = [sys.executable, "-W", "error", "train.py", *line, "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     for depth in range(4):
         assert f"bucket {depth}: " in done.stdout
@@ -171,7 +175,7 @@ def test_the_training_script_shows_its_buckets_trains_and_resumes(tmp_path):
     assert "Stage 2 shape: (" in done.stdout
     assert "step 1/2: loss " in done.stdout
     assert "seed 0: return " in done.stdout
-    again = subprocess.run([*command, "--resume"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    again = subprocess.run([*command, "--resume"], cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert (again.returncode, again.stderr) == (0, "")
     assert "step 1/2" not in again.stdout, "it was trained before"
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]

@@ -1,7 +1,7 @@
 """Token-budget batching: from samples to full batches.
 
-A batch is filled up to a number of tokens, not to a number of samples, and holds samples of similar length. Planning needs the lengths
-only: tokens are not touched again until a batch is made.
+A batch is filled up to a number of tokens, not to a number of samples, and holds samples of similar length. Planning
+reads only the lengths: tokens are not read again until a batch is made.
 """
 
 import asyncio
@@ -15,16 +15,17 @@ from brim import BatchingConfig, BatchMetrics, BatchPlan, BucketSpec, Fill, Leng
 
 BUDGET = 4096
 
-# 1. Samples: an id, tokens, and a mask of the tokens to be learned. Here the first third is a prompt, which is only read.
-# Lengths are long-tailed, as they are in instruction data.
+# 1. Samples: an id, tokens, and a mask of the trained-on tokens. Here the first third is a prompt, which is not trained
+# on. Lengths are long-tailed, as they are in instruction data.
 rng = np.random.default_rng(0)
 samples: list[Sample] = []
 for number, length in enumerate(np.clip(rng.lognormal(5.0, 0.8, size=2000), 4, 2048).astype(int)):
     loss_mask = np.arange(length) >= length // 3
     samples.append(Sample(id=f"s{number}", input_ids=rng.integers(0, 256, size=length), loss_mask=loss_mask))
-print(f"samples: {len(samples)}; the first has {samples[0].length} tokens, {samples[0].num_loss_tokens} of them to be learned")
+print(f"samples: {len(samples)}; the first has {samples[0].length} tokens, {samples[0].num_loss_tokens} of them trained on")
 
-# 2. The length cache. For a file of samples, `brim lengths build` makes one; JSONL is for people, columns are mapped into memory.
+# 2. The length cache. For a file of samples, `brim lengths build` makes one. JSONL is for reading, columns (.brim) are
+# mapped into memory.
 cache = LengthCache.from_lengths({sample.id: sample.length for sample in samples})
 with tempfile.TemporaryDirectory() as directory:
     for name in ("lengths.jsonl", "lengths.brim"):
@@ -41,7 +42,7 @@ sampler = TokenBudgetBatchSampler(lengths=cache, bucket_spec=bucket_spec, token_
 batches = list(sampler.iter_epoch(0))
 print(f"first batch: {batches[0].batch_size} samples, padded to {batches[0].max_length}, {batches[0].token_count} tokens")
 
-# 4. What is guaranteed. Nothing is lost and nothing comes twice; the budget is a bound; buckets do not mix.
+# 4. The guarantees: every sample once, no batch above the budget, one bucket in a batch.
 seen = Counter(id for batch in batches for id in batch.sample_ids)
 assert seen == Counter(sample.id for sample in samples)
 print(f"every sample is in exactly one of {len(batches)} batches")
@@ -63,22 +64,25 @@ async def collect() -> list[object]:
 assert asyncio.run(collect()) == batches
 print("`for` and `async for` give the same batches")
 
-# 5. Metrics: where the padding is.
+# 5. Metrics: how much of the batches is padding, by bucket.
 metrics = sampler.compute_metrics(0)
 print(f"\n{metrics.num_batches} batches of {metrics.avg_batch_size:.1f} samples; {metrics.padding_waste:.1%} of the slots are padding")
 for bucket in metrics.bucket_stats:
     low, high = bucket_spec.get_bucket_range(bucket.bucket_id)
     print(f"  lengths {low:>4} to {high:>4}: {bucket.sample_count:>4} samples, fill {bucket.fill}")
 
-# 6. The same samples, grouped in other ways. Fixed shapes suit models that compile a program per shape; sorted windows pad least.
-# Both are one planner, `BatchPlan`; the sampler is a thin face of it.
+# 6. The same samples, grouped in other ways. Fixed shapes suit models that compile a program for each shape; sorted
+# windows pad least. `BatchPlan` does both, and the sampler above is an interface to it.
 plans = {
     "fixed shapes, edges given": BatchingConfig.predictable(token_budget=BUDGET, bucket_edges=(128, 256, 512), overflow_max=2048),
     "fixed shapes, 8 chosen": BatchingConfig.predictable(token_budget=BUDGET, num_buckets=8),
     "sorted windows": BatchingConfig.throughput(token_budget=BUDGET),
 }
 lengths = [sample.length for sample in samples]
-naive = sum((Fill(sum(lengths[i : i + 16]), len(lengths[i : i + 16]) * max(lengths[i : i + 16])) for i in range(0, 2000, 16)), Fill())
+naive = sum(
+    (Fill(sum(lengths[i : i + 16]), len(lengths[i : i + 16]) * max(lengths[i : i + 16])) for i in range(0, 2000, 16)),
+    Fill(),
+)
 
 print(f"\n{'grouping':<28}{'fill':>8}{'batches':>9}{'widths':>8}")
 print(f"{'16 samples as they come':<28}{naive!s:>8}{2000 // 16:>9}")

@@ -1,7 +1,8 @@
-"""Sequence packing: several samples in one row, kept apart.
+"""Sequence packing: several samples in one row, without attention between them.
 
-A row of fixed length holds whole samples end to end. Segment ids say which token belongs to which sample (0 is padding), positions
-restart with every sample, and the attention mask does not cross from one to the next: packed training equals unpacked training.
+A row of fixed length holds whole samples end to end. Segment ids say which token belongs to which sample (0 is
+padding), positions restart with every sample, and the attention mask does not cross from one to the next: packed
+training equals unpacked training.
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ for number, length in enumerate(np.clip(rng.lognormal(4.3, 0.7, size=1000), 4, R
 tokens = sum(sample.length for sample in samples)
 print(f"{len(samples)} samples, {tokens} tokens; one per row of {ROW} would fill {tokens / (len(samples) * ROW):.1%}")
 
-# 2. The three modes. No packing can need fewer rows than all tokens together would.
+# 2. The three modes, and the lower bound: the rows that all tokens would fill without any padding.
 least = -(-tokens // ROW)
 print(f"\n{'mode':<12}{'rows':>6}{'samples per row':>18}{'fill':>9}   (at least {least} rows)")
 packed = {mode: pack_sequences(samples, PackingConfig(max_length=ROW, mode=mode)) for mode in PackingMode}
@@ -49,10 +50,10 @@ for row in rows:
         inside = row.segment_ids == segment
         assert np.array_equal(row.input_ids[inside], samples[id].input_ids)
         assert np.array_equal(row.positions[inside], np.arange(samples[id].length))
-        assert row.loss_mask[inside][0] == 0  # after the usual shift, this target would be predicted by the sample before
+        assert row.loss_mask[inside][0] == 0  # after the usual shift, the sample before would predict this target
 print(f"\nevery sample is in exactly one of {len(rows)} rows, whole; positions restart, and no sample learns to predict the next")
 
-# 4. A small row, drawn. "#" is an allowed pair: the query is the line, the key is the column.
+# 4. The attention mask of a small row. "#" is an allowed pair: the query is the line, the key is the column.
 small = [Sample(id=name, input_ids=[7] * len(name), loss_mask=[1] * len(name)) for name in ("aaaa", "bbb", "cc")]
 (row,) = pack_sequences(small, PackingConfig(max_length=11))
 mask = create_segment_attention_mask(row.segment_ids)
@@ -70,7 +71,7 @@ for row in rows:
 print(f"in all {len(rows)} masks no token attends to another sample, to a later token or to padding")
 
 
-# 6. What that is for: attention over a packed row gives each sample what it gets alone.
+# 6. So attention over a packed row gives each sample the same result as attention over the sample alone.
 def attend(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
     scores = hidden @ hidden.T / np.sqrt(hidden.shape[1]) + mask
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -1,7 +1,7 @@
-"""Batch plans: every batch of a run, decided beforehand.
+"""Batch plans: every batch of a run, decided before it starts.
 
-A plan is a pure function of lengths, options and seed. It is a directory that can be kept with the run's record, checked against the
-data, cut into shares for ranks, and entered at any microbatch.
+A plan is a pure function of lengths, options and seed. It is saved as a directory, which can be archived with the run,
+verified against the data, sharded over ranks, and resumed from any microbatch.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as directory:
     print(f"saved and loaded: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     print("the loaded plan holds the same microbatches in the same order")
 
-    # 3. Shares. Every rank gets equally many microbatches, and together they get every sample once.
+    # 3. Shards. Every rank gets equally many microbatches, and all ranks together get every sample once.
     shards = [loaded.shard(rank, 4) for rank in range(4)]
     for epoch in range(3):
         seen = [id for shard in shards for microbatch in shard.iter_epoch(epoch) for id in microbatch.samples]
@@ -45,14 +45,14 @@ with tempfile.TemporaryDirectory() as directory:
     assert len({shard.num_microbatches(0) for shard in shards}) == 1
     print(f"4 ranks take {shards[0].num_microbatches(0)} microbatches each, and see every sample exactly once per epoch")
 
-    # 4. Continue. `iter_from` needs no replay: it starts at the microbatch it is given.
+    # 4. Resume. `iter_from` starts at the given microbatch without iterating over the earlier ones.
     whole_run = list(plan.iter_from(0))
     done = next(number for number, (epoch, index, _) in enumerate(whole_run) if (epoch, index) == (1, 30))
     rest = list(BatchPlan.load(folder).iter_from(1, 30))
     assert rest == whole_run[done:]
-    print(f"from epoch 1, microbatch 30, the run goes on with its last {len(rest)} of {len(whole_run)} microbatches")
+    print(f"from epoch 1, microbatch 30, the run resumes with its last {len(rest)} of {len(whole_run)} microbatches")
 
-    # 5. Fingerprints of batches: a line to keep in the repository, so that a change of the batches does not go unnoticed.
+    # 5. Fingerprints of batches: keep one in the repository, and a test notices when the batches change.
     expected = compute_batch_fingerprint(plan.iter_epoch(0), config)
     same, words = verify_batch_fingerprint(loaded.iter_epoch(0), expected, config)
     assert same
@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as directory:
     assert not same
     print(f"with another seed: {words}")
 
-    # 6. Does this plan belong to these lengths and options? Every difference has a line.
+    # 6. Verify that the plan belongs to these lengths and options. Each difference is reported on its own line.
     assert verify_plan(loaded, plan.table, config) == []
     print("\nverified: the plan on disk is the plan for these lengths and options, to the last number")
 
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as directory:
     for difference in differences:
         print(f"  {difference.message}")
 
-    # 7. A position of one plan does not enter another.
+    # 7. A position in one plan is refused by another plan.
     position = plan.get_epoch(1)[30].after
     try:
         other.iter_from(position)

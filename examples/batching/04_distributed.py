@@ -1,8 +1,9 @@
 """Distributed training: one plan, any number of ranks.
 
-An epoch is one sequence of microbatches, the global order. Ranks take turns at it in rounds, so after every round what has been trained
-is a prefix of that sequence, and one number says where the run is, for 8 ranks as for 6. The ranks here are a loop; in a real run every
-process does the same for its own rank, and nothing has to be sent between them.
+An epoch is one sequence of microbatches, the global order. Ranks take turns at it in rounds, so after every round the
+microbatches that were trained on are a prefix of that sequence, and one number is the position of the run, on 8 ranks
+as on 6. The ranks here are a loop; in a real run every process does the same for its own rank, and nothing has to be
+sent between them.
 """
 
 import tempfile
@@ -12,13 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
-from brim import BatchingConfig, BatchPlan, CheckpointPosition, DistributedConfig, MicrobatchSpec, interleave_microbatches, shard_batch_plan
+from brim import (
+    BatchingConfig,
+    BatchPlan,
+    CheckpointPosition,
+    DistributedConfig,
+    MicrobatchSpec,
+    interleave_microbatches,
+    shard_batch_plan,
+)
 from brim.plan import save_shards
 
 lengths = {f"s{i}": int(n) for i, n in enumerate(np.clip(np.random.default_rng(0).lognormal(6, 1, size=4000), 4, 8192))}
 plan = BatchPlan.build(lengths, BatchingConfig.throughput(token_budget=16384), num_epochs=2)
 
-# 1. Who am I? Read from what the launcher set; without a launcher, one process. Half a set of variables is an error, not a guess.
+# 1. Rank and world size come from the launcher's environment variables; without a launcher there is one process. An
+# incomplete set of variables is an error.
 for launcher, variables in {
     "torchrun": {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"},
     "SLURM": {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "4"},
@@ -27,8 +37,8 @@ for launcher, variables in {
     me = DistributedConfig.from_env(variables)  # without an argument: os.environ
     print(f"{launcher}: rank {me.rank} of {me.world_size}")
 
-# 2. Shares. Rank r takes the microbatches r, r + 8, r + 16, ... of the global order, and all ranks take equally many: where the last
-# round is short, the others get a null microbatch, which counts for nothing.
+# 2. Shards. Rank r takes the microbatches r, r + 8, r + 16, ... of the global order, and all ranks take equally many:
+# where the last round is short, the others get a null microbatch, which counts for nothing.
 shards = [shard_batch_plan(plan, DistributedConfig(rank=rank, world_size=8)) for rank in range(8)]
 taken = [list(shard.iter_epoch(0)) for shard in shards]
 total = plan.num_microbatches(0)
@@ -40,8 +50,8 @@ assert Counter(id for microbatches in taken for m in microbatches for id in m.sa
 print(f"\n{total} microbatches on 8 ranks: {len(taken[0])} steps on every rank, {nulls} null microbatches, every sample exactly once")
 
 
-# 3. Cost. Ranks wait for the slowest of a round, so a round deals microbatches that cost nearly the same. Cost counts slots, and
-# attention, which is quadratic in the length. The last round takes what is left over.
+# 3. Cost. Ranks wait for the slowest of a round, so a round deals microbatches that cost nearly the same. Cost counts
+# slots, and attention, which is quadratic in the length. The last round takes what is left over.
 def waiting(costs: np.ndarray) -> float:
     """The share of the time that ranks wait; costs is [rounds, ranks]."""
     return 1 - costs.sum() / (costs.max(axis=1).sum() * costs.shape[1])
@@ -54,8 +64,9 @@ assert waiting(dealt) < waiting(as_they_come)
 print(f"ranks wait {waiting(dealt):.1%} of the time; dealt without regard to cost, {waiting(as_they_come):.1%}")
 
 
-# 4. Killed on 8 ranks, continued on 6. `microbatch.after` is where a run goes on after its step, the same on every rank; it carries the
-# plan's fingerprint and the size of a step, so the steps stay what they would have been: 8 microbatches, on 6 ranks in two rounds.
+# 4. Killed on 8 ranks, resumed on 6. `microbatch.after` is the position after a step, the same on every rank; it
+# carries the plan's fingerprint and the size of a step, so the steps stay what they would have been: 8 microbatches, on
+# 6 ranks in two rounds.
 def run(ranks: list[BatchPlan], start: CheckpointPosition | int, stop_after: int | None = None) -> list[tuple[int, list[MicrobatchSpec]]]:
     """The rounds of a run: the epoch, and the microbatches that the ranks train at the same time."""
     rounds: list[tuple[int, list[MicrobatchSpec]]] = []
@@ -81,7 +92,7 @@ with tempfile.TemporaryDirectory() as directory:
     for epoch in range(2):
         seen = Counter(id for e, together in before + after if e == epoch for m in together for id in m.samples)
         assert seen == Counter(lengths.keys())
-    print("continued on 6 ranks to the end of epoch 1: nothing repeated, nothing skipped")
+    print("resumed on 6 ranks to the end of epoch 1: nothing repeated, nothing skipped")
 
     unbroken = run(shards, 0)
     assert [m.samples for _, together in before + after for m in together if not m.is_null] == [
@@ -89,14 +100,15 @@ with tempfile.TemporaryDirectory() as directory:
     ]
     print("the microbatches come in the order of the run on 8 ranks that was never killed")
 
-    # 5. Shares on disk, one directory for each rank. The same from the shell: brim plan shard -p plan/ -w 8 -o shards/
+    # 5. Shards on disk, one directory for each rank. The same from the shell: brim plan shard -p plan/ -w 8 -o shards/
     # (or: lazarus data batchplan shard -p plan/ -w 8 -o shards/).
     save_shards(BatchPlan.load(folder), Path(directory, "shards"), 8)
     mine = BatchPlan.load(Path(directory, "shards", "rank_3"))
     assert list(mine.iter_epoch(1)) == list(shards[3].iter_epoch(1))
     print(f"\nwrote {', '.join(sorted(path.name for path in Path(directory, 'shards').iterdir()))}; rank_3 holds the share of rank 3")
 
-# 6. Mixing buckets by hand: `interleave_microbatches` spreads every bucket evenly over a list, so any stretch of it has the same mix.
+# 6. Mixing buckets by hand: `interleave_microbatches` spreads every bucket evenly over a list, so any stretch of it has
+# the same mix.
 fixed = BatchPlan.build(lengths, BatchingConfig.predictable(token_budget=16384, num_buckets=4))
 by_bucket = sorted(fixed.iter_epoch(0), key=lambda m: m.bucket_id)
 mixed = interleave_microbatches(by_bucket)

@@ -3,8 +3,8 @@
     data set -> tokenizer -> lengths -> plan -+-> token store -> loader -> training     streaming, recommended
                                               +-> BatchWriter -> NPZ files -> training  offline
 
-The plan decides every batch beforehand, so the two paths train on the same batches in the same order and end with the same weights, and
-a run that was killed on one of them can go on on the other. Needs torch.
+The plan decides every batch in advance, so the two paths train on the same batches in the same order and end with the
+same weights, and a run that was killed on one path can be resumed on the other. Needs torch.
 """
 
 import tempfile
@@ -39,7 +39,7 @@ WIDTH, EPOCHS, RANKS = 32, 2, 4
 
 
 class Tiny(nn.Module):
-    """One causal attention layer over bytes. Padding is on the right, where causal attention does not look, so it needs no mask."""
+    """One causal attention layer over bytes. Padding is on the right, so causal attention needs no mask for it."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Tiny(nn.Module):
 
 
 def train(model: nn.Module, batches: Iterable[TensorBatch]) -> list[float]:
-    """A plain training loop; the loss of every step. A label that is not learned is -100, which `cross_entropy` leaves out."""
+    """A plain training loop. Returns the loss of every step; `cross_entropy` ignores labels of -100."""
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
     for batch in batches:
         logits = model(batch.input_ids)
@@ -73,30 +73,32 @@ def new_model() -> nn.Module:
 with tempfile.TemporaryDirectory() as directory:
     folder = Path(directory)
 
-    # 1. A data set: rows with a prompt and a response. Yours comes from elsewhere.
+    # 1. A data set: rows with a prompt and a response. Use your own JSONL file here.
     write_sample_data(folder / "train.jsonl", 300)
     source = open_source(folder / "train.jsonl")
 
-    # 2. A tokenizer. Only the response is learned; the prompt is read.
+    # 2. A tokenizer. Only the tokens of the response are trained on.
     tokenizer = load_tokenizer("byte")
     samples = Samples(source, tokenizer)
     first = samples[0]
-    print(f"1. {len(source)} rows; row 0 is sample {first.id}: {first.length} tokens, {first.num_loss_tokens} of them learned")
+    print(f"1. {len(source)} rows; row 0 is sample {first.id}: {first.length} tokens, {first.num_loss_tokens} of them trained on")
 
-    # 3. Lengths: one pass over the data, and all that planning needs. From the shell: brim lengths build -d train.jsonl -o lengths.brim
+    # 3. Lengths: one pass over the data, and all that planning needs. From the shell: brim lengths build -d train.jsonl
+    # -o lengths.brim
     build_lengths(folder / "train.jsonl", folder / "lengths.brim", tokenizer)
     lengths = LengthCache.load(folder / "lengths.brim")
     print(f"2. lengths: {len(lengths)} samples, {lengths.lengths.sum()} tokens, the longest has {lengths.lengths.max()}")
 
-    # 4. A plan. From the shell: brim plan build -l lengths.brim -b 4096 -e 2 --overflow truncate --overflow-max 256 -o plan/
+    # 4. A plan. From the shell: brim plan build -l lengths.brim -b 4096 -e 2 --overflow truncate --overflow-max 256 -o
+    # plan/
     config = BatchingConfig.throughput(token_budget=4096, overflow="truncate", overflow_max=256, seed=1)
     plan = BatchPlan.build(lengths, config, num_epochs=EPOCHS)
     print(
         f"3. plan: {plan.total_microbatches} batches in {EPOCHS} epochs, fill {plan.get_epoch(0).fill}, {plan.counts.truncated} samples cut"
     )
 
-    # 5. Streaming. The token store is written once and mapped into memory; the loader makes batches from it while the model trains. It
-    # walks `plan.iter_epoch`, which is all there is to a batch:
+    # 5. Streaming. The token store is written once and mapped into memory; the loader makes batches from it while the
+    # model trains. It walks `plan.iter_epoch`, which is all there is to a batch:
     store = build_tokens(source, folder / "tokens.brim", tokenizer, samples.layout, lengths)
     by_hand = [collate(microbatch, store, dtype=np.int64) for microbatch in plan.iter_epoch(0)]
     streaming = loader(plan, store)
@@ -126,13 +128,13 @@ with tempfile.TemporaryDirectory() as directory:
     assert all(torch.equal(left, right) for left, right in pairs)
     print("both paths give the same loss at every step and the same weights")
 
-    # 8. Killed while streaming, continued from files: a position belongs to the plan, and both paths follow it.
+    # 8. Killed while streaming, resumed from files: a position belongs to the plan, which both paths follow.
     killed_at = 10
     model = new_model()
     position = streamed[killed_at - 1].after
     halves = [TensorBatch.of(batch) for batch in reader.iter_from(position)]
     assert train(model, [*streamed[:killed_at], *halves]) == losses_streaming
-    print(f"\nkilled after {killed_at} streamed batches and continued from files with the other {len(halves)}: the same losses again")
+    print(f"\nkilled after {killed_at} streamed batches and resumed from files with the other {len(halves)}: the same losses again")
 
     # 9. Ranks. Each takes its share of the plan and makes equally many batches; nothing is sent between them.
     shares = [list(loader(plan, store, rank=rank, world_size=RANKS)) for rank in range(RANKS)]
@@ -144,7 +146,8 @@ with tempfile.TemporaryDirectory() as directory:
     assert [batch.ids for batch in files] == [batch.ids for batch in shares[3]]
     print(f"the files of rank 3 hold its {len(files)} batches, {sum(batch.is_null for batch in files)} of them empty")
 
-    # One step of all ranks: losses are summed and divided by the learned tokens of the whole step, so it is the step of one process.
+    # One step of all ranks: losses are summed and divided by the learned tokens of the whole step, so it is the step of
+    # one process.
     def summed_loss(batch: TensorBatch) -> Tensor:
         logits = new_model()(batch.input_ids)
         return functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten(), reduction="sum")

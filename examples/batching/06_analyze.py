@@ -1,7 +1,7 @@
-"""Analysis: where the waste is, which bucket edges have least of it, and what to choose.
+"""Analysis: how much of the batches is padding, which bucket edges pad least, and which strategy to choose.
 
-All of it needs lengths only. The same from the command line: `brim lengths histogram`, `brim plan analyze`, `brim plan suggest` and
-`brim plan report`.
+Only lengths are needed. The same from the command line: `brim lengths histogram`, `brim plan analyze`, `brim plan
+suggest` and `brim plan report`.
 """
 
 import tempfile
@@ -24,22 +24,22 @@ from brim import (
     visualize_buckets,
 )
 
-# 1. Lengths, long-tailed as in instruction data, and their histogram. It keeps how often each length occurs, and what follows starts
-# from that: ten million lengths are counted once.
+# 1. Lengths, long-tailed as in instruction data, and their histogram. It keeps how often each length occurs, and what
+# follows starts from that: ten million lengths are counted once.
 drawn = np.clip(np.random.default_rng(0).lognormal(np.log(300), 0.8, 20_000), 1, 4096).astype(int)
 lengths = LengthCache.from_lengths({f"s{number}": int(length) for number, length in enumerate(drawn)})
 histogram = compute_length_histogram(lengths, num_bins=12)
 print(histogram.to_ascii(width=40))
 print(f"half of the samples have at most {histogram.percentile(50)} tokens, the longest has {histogram.longest}")
 
-# 2. Buckets that somebody wrote down: powers of two.
+# 2. Bucket edges chosen by hand: powers of two.
 now = BucketSpec(edges=(128, 256, 512, 1024, 2048), overflow_max=4096)
 analysis = analyze_bucket_efficiency(histogram, now)
 print()
 print(visualize_buckets(histogram, now, width=30))
 print(f"powers of two fill {analysis.efficiency:.1%}")
 
-# 3. As many buckets, with the edges that are best for a goal. The answer is exact.
+# 3. The same number of buckets, with the optimal edges for each goal.
 print()
 for goal in OptimizationGoal:
     best = suggest_bucket_edges(histogram, num_buckets=now.num_buckets, goal=goal)
@@ -62,7 +62,7 @@ assert after.get_epoch(0).fill.ratio > before.get_epoch(0).fill.ratio
 print()
 print(f"plans: {before.get_epoch(0).fill} full before, {after.get_epoch(0).fill} after, {after.num_microbatches(0)} microbatches")
 
-# 5. The whole report: everything that could be done with these lengths, and one sentence on what to choose.
+# 5. The whole report: all strategies compared on these lengths, and a recommendation.
 report = create_efficiency_report(lengths, now, token_budget=16384)
 print()
 for strategy in report.strategies:
@@ -70,11 +70,11 @@ for strategy in report.strategies:
     print(f"{strategy.name:22} {strategy.fill.waste:6.1%} padding, {strategy.shapes:4} shapes, {gain:.1f} times the speed by cost")
 print(report.advice)
 
-# 6. A page about one plan, for a browser. It needs no network.
+# 6. An HTML page about one plan. It loads nothing from the network.
 with tempfile.TemporaryDirectory() as directory:
     page = Path(directory, "report.html")
     create_plan_report(after).save(page)
     html = page.read_text()
     assert "://" not in html.replace("http://www.w3.org", "")  # names of XML vocabularies, which nobody fetches
-    print(f"written: {page.name}, in which {after.fingerprint[:8]} stands")
+    print(f"written: {page.name}, about the plan {after.fingerprint[:8]}")
     assert after.fingerprint in html

@@ -1,7 +1,7 @@
-"""Streams: samples as they come, with where they came from, and a position to go on from.
+"""Streams: samples one after the other, each with its origin, from a position that can be saved and resumed.
 
-A stream has one position. `for` and `async for` go on from it, a state of a few numbers brings it back in another process, and what is left
-out on the way is counted.
+A stream has one position. `for` and `async for` continue from it, a state of a few numbers restores it in another
+process, and samples that are filtered out are counted.
 """
 
 import asyncio
@@ -16,17 +16,21 @@ from brim import AsyncOfflineDatasetStream, OfflineDatasetStream, StreamMetrics,
 from brim.data import check_answer, sample_rows
 
 with tempfile.TemporaryDirectory() as directory:
-    # 1. A data set as a gym could have written it: tasks and answers, some of them wrong, with what became of them in "meta".
+    # 1. A data set as a gym could have written it: tasks and answers, some of them wrong, with the outcome in "meta".
     path = Path(directory, "attempts.jsonl")
     with open(path, "w") as file:
         for number, row in enumerate(sample_rows(400)):
             if number % 4 == 0:
                 row["response"] = "I do not know."
             success = check_answer(row)
-            meta = {"reward": float(success), "success": success, "difficulty": "hard" if len(row["response"]) > 300 else "easy"}
+            meta = {
+                "reward": float(success),
+                "success": success,
+                "difficulty": "hard" if len(row["response"]) > 300 else "easy",
+            }
             file.write(json.dumps({**row, "meta": meta}) + "\n")
 
-    # 2. In the order of the file. Text is tokenised on the way; the prompt is read, the response is learned.
+    # 2. In the order of the file. Text is tokenised while reading; only the response is trained on.
     stream = OfflineDatasetStream(path, "byte")
     first = stream.peek()[0]
     print(f"{first.sample_id}: {first.length} tokens from {first.source} data {first.dataset_id!r}")
@@ -36,7 +40,7 @@ with tempfile.TemporaryDirectory() as directory:
     print(f"{metrics.samples} samples, {metrics.tokens} tokens, mean length {metrics.mean_length:.1f}")
     print(f"success rate {metrics.success_rate:.0%}, mean reward {metrics.mean_reward:.2f}, mean difficulty {metrics.mean_difficulty:.2f}")
 
-    # 3. Shuffled by a buffer: every epoch has an order of its own, and holds every sample once. At most 64 rows are in memory.
+    # 3. Shuffled by a buffer: every epoch has its own order and every sample once. At most 64 rows are in memory.
     shuffled = OfflineDatasetStream(path, "byte", shuffle=True, buffer_size=64, seed=7, epochs=2)
     ids = [sample.sample_id for sample in shuffled]
     assert sorted(ids[:400]) == sorted(ids[400:]) == sorted(sample.sample_id for sample in samples)
@@ -45,7 +49,7 @@ with tempfile.TemporaryDirectory() as directory:
     assert [sample.sample_id for sample in shuffled] == ids
     print("\ntwo epochs in two orders, every sample once in each; after reset() the same again")
 
-    # 4. Transform and choose. What is left out is counted, by reason.
+    # 4. Transform and filter. Samples that are left out are counted by reason.
     def marked(sample: StreamSample) -> StreamSample:
         return replace(sample, priority=2.0 if sample.difficulty == 0.7 else 1.0)
 
@@ -60,13 +64,13 @@ with tempfile.TemporaryDirectory() as directory:
     lengths = chosen.get_length_distribution()
     print(f"what is kept has {lengths.shortest} to {lengths.longest} tokens, half of it at most {lengths.percentile(50)}")
 
-    # 5. Samples are immutable. One that is played again is a copy that says so.
+    # 5. Samples are immutable. A replayed sample is a marked copy.
     again = first.with_replay()
     assert (first.is_replay, first.replay_count) == (False, 0)
-    print(f"\nplayed again: source {again.source}, replay_count {again.replay_count}; the first one is as it was")
+    print(f"\nreplayed: source {again.source}, replay_count {again.replay_count}; the original is unchanged")
     assert StreamSample.from_dict(json.loads(json.dumps(again.to_dict()))) == again
 
-    # 6. The same with `async for`: reading and tokenising happen in a thread, one block ahead, and others run meanwhile.
+    # 6. The same with `async for`: a thread reads and tokenises one block ahead while other tasks run.
     async def collect() -> list[StreamSample]:
         async with AsyncOfflineDatasetStream(path, "byte", shuffle=True, buffer_size=64, seed=7, epochs=2) as stream:
             return [sample async for sample in stream]
@@ -75,17 +79,17 @@ with tempfile.TemporaryDirectory() as directory:
     assert [sample.sample_id for sample in everything] == ids
     print("`for` and `async for` give the same samples in the same order")
 
-    # 7. Stop anywhere and go on: in another process, by the other kind of loop. A state holds no samples.
+    # 7. Stop anywhere and resume, in another process and with the other kind of loop. A state holds no samples.
     shuffled.reset()
     done = list(islice(shuffled, 123))
     state = json.dumps(shuffled.state_dict())
 
-    async def go_on() -> list[StreamSample]:
+    async def resume() -> list[StreamSample]:
         async with AsyncOfflineDatasetStream(path, "byte", shuffle=True, buffer_size=64, seed=7, epochs=2) as stream:
             stream.load_state_dict(json.loads(state))
             return [sample async for sample in stream]
 
-    rest = asyncio.run(go_on())
+    rest = asyncio.run(resume())
     assert done + rest == everything
-    print(f"stopped after {len(done)} samples, went on with the other {len(rest)}: nothing repeated, nothing lost")
+    print(f"stopped after {len(done)} samples, resumed with the other {len(rest)}: nothing repeated, nothing lost")
     print(f"where it stopped: {json.loads(state)['position']}")

@@ -1,11 +1,11 @@
-"""Online learning: play, remember, plan, learn, and play what is next.
+"""Online learning: play episodes, store them in a replay buffer, plan batches, train, and play again.
 
     gym stream -> keep what was solved -> ReplayBuffer -> RollingBatchPlanWindow -> batches -> training
          ^                                                                                       |
          +------------------------- the curriculum follows the success rate --------------------+
 
-First with a gym that is made up, then with the real puzzle server, which the example starts on this machine and stops again. Needs
-brim[gym]; what is learned here is a table of counts, so no torch.
+First with a mock gym, then with the real puzzle server, which the example starts on this machine and stops again. It
+needs brim[gym] and no torch: it trains no model.
 """
 
 import tempfile
@@ -26,16 +26,16 @@ from brim import (
 )
 from brim.envs.puzzle import HintPolicy, PuzzleServer, RandomPolicy
 
-# 1. A gym that is made up: episodes of a sorting puzzle, 70% of them solved.
+# 1. A mock gym: episodes of a sorting puzzle, 70% of them solved.
 stream = MockGymStream("byte", num_episodes=200, steps_per_episode=4, success_rate=0.7, seed=1)
 buffer = ReplayBuffer(max_size=600, eviction_policy=BufferEvictionPolicy.FIFO, priority_alpha=0.6, seed=1)
 keys = [buffer.add(sample) for sample in stream]
-print(f"made up: {stream.metrics.num_episodes} episodes, {stream.metrics.samples} actions, {stream.metrics.success_rate:.0%} solved")
+print(f"mock gym: {stream.metrics.num_episodes} episodes, {stream.metrics.samples} actions, {stream.metrics.success_rate:.0%} solved")
 print(f"the buffer holds {len(buffer)} of {buffer.total_added} actions, {buffer.total_evicted} were evicted, oldest first")
 assert len(buffer) + buffer.total_evicted == stream.metrics.samples
 assert keys[0] not in buffer.snapshot().keys, "the first action is gone"
 
-# 2. Priorities: what is likelier to be seen again, and how to make up for it.
+# 2. Priorities: which actions are drawn more often, and the importance weights that correct for it.
 held = buffer.snapshot()
 buffer.update_priorities(held.keys[held.success == 1], np.full(int((held.success == 1).sum()), 4.0))
 draw = buffer.sample(256)
@@ -45,8 +45,13 @@ assert len(set(draw.keys.tolist())) == 256, "none is drawn twice"
 assert all(sample.is_replay and sample.replay_count == 1 for sample in draw.samples)
 assert draw.weights.max() == 1.0, "importance weights: what is drawn more often counts less"
 
-# 3. Rolling plans: the next window, by the same planner as any data set.
-options = {"min_samples": 100, "overlap_fraction": 0.25, "window_microbatches": 12, "batching": BatchingConfig(token_budget=1024)}
+# 3. Rolling windows: batch plans from snapshots of the buffer, by the same planner as for any data set.
+options = {
+    "min_samples": 100,
+    "overlap_fraction": 0.25,
+    "window_microbatches": 12,
+    "batching": BatchingConfig(token_budget=1024),
+}
 rolling = RollingBatchPlanWindow(buffer, seed=1, **options)
 first = rolling.build_next_window()
 second = rolling.build_next_window()
@@ -58,7 +63,7 @@ again = RollingBatchPlanWindow(buffer, seed=1, **options)
 assert again.build_next_window().fingerprint == first.fingerprint, "the same snapshot and seed"
 print("the same snapshot and seed give the same window")
 
-# 4. Saved and restored: the same memory, the same window, the same next batch.
+# 4. Saved and restored: the same buffer, the same window, the same next batch.
 with tempfile.TemporaryDirectory() as folder:
     batches = rolling.batches()
     for _ in range(3):
@@ -71,7 +76,7 @@ assert np.array_equal(next(restored.batches()).tokens, next(batches).tokens)
 assert np.array_equal(restored.buffer.sample(64).keys, buffer.sample(64).keys)
 print("restored in the middle of a window: the next batch is the same, and so is the next draw")
 
-# 5. A curriculum: harder when it has become easy.
+# 5. A curriculum: the target difficulty rises with the success rate.
 curriculum, path = Curriculum(block=16), []
 for episode in range(100):
     curriculum.record(success=episode % 10 > 0)  # nine of ten
@@ -81,7 +86,13 @@ print(f"the next 100 episodes: {dict(sorted(Counter(curriculum.levels(range(100)
 
 # 6. The real server.
 with PuzzleServer() as server:
-    config = GymConfig(host=server.host, port=server.port, games=("lights", "nqueens", "binary"), difficulty_range=(0.3, 0.3), max_steps=15)
+    config = GymConfig(
+        host=server.host,
+        port=server.port,
+        games=("lights", "nqueens", "binary"),
+        difficulty_range=(0.3, 0.3),
+        max_steps=15,
+    )
     for policy in (RandomPolicy(), HintPolicy()):
         with GymEpisodeStream(config, "byte", policy, episodes=24, keep=lambda episode: episode.success) as played:
             actions = list(played)

@@ -1,8 +1,8 @@
 """Structural bucketing: nested samples share a batch only with samples of the same structure.
 
-A sample here is a history: older stretches of it are compression stages, of which there may be none, one, two or three, and the latest
-stretch is the context. Samples of different depth have different structures. Padding them to the deepest would make up stages that are not
-there; batching them by structure pads inside real stages only.
+A sample here is a history: its older parts are compression stages, none to three of them, and its latest part is the
+context. Samples of different depth have different structures. Padding them to the deepest would add dummy stages;
+batching them by structure pads only inside real stages.
 """
 
 import json
@@ -29,7 +29,11 @@ random = np.random.default_rng(0)
 
 
 def stretch(steps: int) -> dict[str, np.ndarray]:
-    return {"states": random.integers(0, 9, (steps, 2)), "actions": random.integers(0, 5, steps), "rewards": random.random(steps)}
+    return {
+        "states": random.integers(0, 9, (steps, 2)),
+        "actions": random.integers(0, 5, steps),
+        "rewards": random.random(steps),
+    }
 
 
 def history(number: int) -> dict:
@@ -44,7 +48,7 @@ def history(number: int) -> dict:
 
 
 def main(directory: Path) -> None:
-    # 1. A file of nested samples, and what is in it. Lengths are read off the file's index; no array is touched.
+    # 1. A file of nested samples and its structures. Lengths are read from the file's index, without reading any array.
     write_nested(directory / "histories.h5", (history(number) for number in range(2000)))
     dataset = open_nested(directory / "histories.h5")
     table = dataset.table
@@ -59,14 +63,16 @@ def main(directory: Path) -> None:
         assert Counter(row for batch in rows for row in batch) == Counter(range(2000))
         print(f"{options}: {len(rows)} batches, {sampler.plan.get_epoch(0).fill} full, every sample once")
 
-    # 3. What it costs to mix structures instead: random batches of as many samples, every stage there is for all of them.
-    mixed = random.permutation(np.stack(list(axes_by_name(table).values()), axis=1))  # [samples, axes], 0 where a sample has no such stage
+    # 3. The cost of mixing structures instead: random batches of 32 samples, each padded to all stages of the batch.
+    # [samples, axes], 0 where a sample has no such stage
+    mixed = random.permutation(np.stack(list(axes_by_name(table).values()), axis=1))
     batches = [mixed[start : start + 32] for start in range(0, 2000, 32)]
     paid = sum(len(batch) * int(batch.max(axis=0).sum()) for batch in batches)
     dummy = sum(int((batch == 0).sum(axis=0) @ batch.max(axis=0)) for batch in batches)
-    print(f"mixed: {mixed.sum() / paid:.1%} full; {dummy / paid:.1%} of all steps are in stages that do not exist")
+    print(f"mixed: {mixed.sum() / paid:.1%} full; {dummy / paid:.1%} of all steps are in dummy stages")
 
-    # 4. In a loader, with worker processes. Each opens the file for itself, and batches do not depend on how many there are.
+    # 4. In a loader, with worker processes. Each worker opens the file, and batches do not depend on the number of
+    # workers.
     sampler = BucketSampler(dataset, token_budget=4096)
     batches = list(DataLoader(dataset, batch_sampler=sampler, collate_fn=collate_compressed_batch, num_workers=2))
     for batch in batches:
@@ -78,21 +84,21 @@ def main(directory: Path) -> None:
     print(f"Batch compression depth: {batch['num_compression_stages']}")
     print(f"Stage 0 shape: {tuple(batch['compression_stages'][0]['states'].shape)}")
 
-    # 5. Stopped after three batches and continued, in another process as well: the rest comes, in the same order.
+    # 5. Stopped after three batches and resumed, also in another process: the other batches follow in the same order.
     state = json.loads(json.dumps(BucketSampler(dataset, token_budget=4096).state_dict(done=3)))
     again = BucketSampler(dataset, token_budget=4096)
     again.load_state_dict(state)
     rest = list(DataLoader(dataset, batch_sampler=again, collate_fn=collate_compressed_batch))
     assert [batch["id"] for batch in rest] == [batch["id"] for batch in batches[3:]]
-    print(f"continued after 3 batches: the other {len(rest)} come as they would have")
+    print(f"resumed after 3 batches: the other {len(rest)} follow in the same order")
 
-    # 6. Ranks: shares of one plan, equally many batches on each.
+    # 6. Ranks: shards of one plan, with equally many batches on each.
     ranks = [BucketSampler(dataset, token_budget=4096, rank=rank, world_size=3) for rank in range(3)]
     (each,) = {len(rank) for rank in ranks}
     assert Counter(row for rank in ranks for rows in rank for row in rows) == Counter(range(2000))
     print(f"3 ranks: {each} batches each, every sample once over all of them")
 
-    # 7. Mixed by hand, a batch is an error that says who does not go with whom.
+    # 7. Collating samples of different structures is an error that names two of them.
     shallow = next(sample for sample in dataset if not sample["compression_stages"])
     deep = next(sample for sample in dataset if sample["compression_stages"])
     try:

@@ -1,10 +1,10 @@
-"""Accelerate: a training loop on any number of processes, stopped in the middle of an epoch and continued.
+"""Accelerate: a training loop on any number of processes, stopped in the middle of an epoch and resumed.
 
     python examples/integrations/accelerate_loop.py
     accelerate launch --cpu --num-processes 2 examples/integrations/accelerate_loop.py
 
-`accelerator.prepare` takes the model and the optimizer. brim's loader may be passed along and comes back as it is: it has dealt with
-the ranks already. A `DataLoader` around brim's sampler must not be passed, because Accelerate would deal it out a second time.
+`accelerator.prepare` takes the model and the optimizer. brim's loader may be passed along and is returned unchanged: it
+is sharded by rank already. Do not pass a `DataLoader` around brim's sampler: Accelerate would shard it a second time.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ from brim.batch.torch import loader
 
 
 def train(checkpoint: Path, stop_after: int | None = None) -> list[tuple[int, int]]:
-    """Continue from the checkpoint if there is one, stop after so many steps. The epoch and number of every sample this process saw."""
+    """Resume if there is a checkpoint, stop after so many steps, and return (epoch, number) of each sample seen."""
     accelerator = Accelerator(cpu=True)
     store, plan = tiny_data()
     batches = loader(plan, store, rank=accelerator.process_index, world_size=accelerator.num_processes)
@@ -58,7 +58,7 @@ def main() -> None:
         accelerator.wait_for_everyone()
     store, plan = tiny_data()
     assert exactly_once(seen, plan)
-    accelerator.print(f"stopped after 5 steps on {accelerator.num_processes} processes, continued:")
+    accelerator.print(f"stopped after 5 steps on {accelerator.num_processes} processes, resumed:")
     accelerator.print(f"each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")
     accelerator.end_training()
 

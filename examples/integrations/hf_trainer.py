@@ -1,10 +1,11 @@
-"""Hugging Face's Trainer with brim's sampler, stopped in the middle of an epoch and continued from its own checkpoint.
+"""Hugging Face's Trainer with brim's sampler, stopped in the middle of an epoch and resumed from its own checkpoint.
 
     python examples/integrations/hf_trainer.py
 
-The Trainer counts: it takes every epoch to be as long as the first, every step to have as many batches as any other, and a run to go on
-after as many batches as it has counted. A sampler of the whole run is made for that. To the Trainer the plan is one epoch, whose steps
-all have `batches_per_step` batches. It skips batches without reading them, and on another number of processes the steps stay the same.
+The Trainer assumes that every epoch is as long as the first and that every step has equally many batches, and it
+resumes by counting batches. So the sampler here covers the whole run: to the Trainer the plan is one epoch, whose steps
+all have `batches_per_step` batches. The sampler skips batches without reading them, and the steps stay the same on
+another number of processes.
 """
 
 import tempfile
@@ -18,7 +19,7 @@ from brim.batch.torch import PlanBatchSampler, TensorBatch, TokenDataset, as_inp
 
 
 class PlanTrainer(Trainer):
-    """Trains on the batches of a plan. The rest is the Trainer's: it adds up the tokens of a step and divides the loss by them."""
+    """Trains on the batches of a plan. The Trainer itself divides the loss of a step by the tokens of the step."""
 
     def __init__(self, plan: BatchPlan, store: TokenStore, args: TrainingArguments, **options) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -27,11 +28,11 @@ class PlanTrainer(Trainer):
         super().__init__(args=args, train_dataset=TokenDataset(store, flat=plan.config.packing is not None), **options)
 
     def get_train_dataloader(self) -> DataLoader:
-        """Not through `accelerator.prepare`, which would deal out the batches a second time."""
+        """Return a loader that did not go through `accelerator.prepare`, which would shard the batches again."""
         return DataLoader(self.train_dataset, batch_sampler=self.sampler, collate_fn=self.collate)
 
     def collate(self, batch: TensorBatch) -> dict:
-        self.seen += [(batch.epoch, sample) for sample in batch.ids]  # for the example; `collate_fn=as_inputs` is all that is needed
+        self.seen += [(batch.epoch, sample) for sample in batch.ids]  # for the check at the end; without it, pass as_inputs
         return as_inputs(batch)
 
 
@@ -46,7 +47,13 @@ class StopAfter(TrainerCallback):
 def train(folder: str, stop_after: int | None = None, resume: bool = False) -> PlanTrainer:
     store, plan = tiny_data()
     args = TrainingArguments(
-        folder, save_strategy="steps", save_steps=5, logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True
+        folder,
+        save_strategy="steps",
+        save_steps=5,
+        logging_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
     )
     trainer = PlanTrainer(plan, store, args, model=tiny_model(), callbacks=[StopAfter(stop_after)] if stop_after else [])
     trainer.train(resume_from_checkpoint=resume)
@@ -59,5 +66,5 @@ if __name__ == "__main__":
         after = train(folder, resume=True)
     store, plan = tiny_data()
     assert exactly_once(before.seen + after.seen, plan)
-    print("stopped after 5 steps, continued from the Trainer's checkpoint:")
+    print("stopped after 5 steps, resumed from the Trainer's checkpoint:")
     print(f"each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")

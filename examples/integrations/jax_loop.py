@@ -1,9 +1,9 @@
-"""JAX: a jitted step that is compiled once for each bucket, stopped in the middle of an epoch and continued.
+"""JAX: a jitted step that is compiled once for each bucket, stopped in the middle of an epoch and resumed.
 
     python examples/integrations/jax_loop.py
 
-The model is a table of what follows each byte. What matters is around it: fixed shapes, gradients of the microbatches of a step added up,
-a step divided by its own tokens.
+The model is a table of which byte follows which. The example is about the loop around it: shapes are fixed, the
+gradients of the microbatches of a step are added up, and each step is divided by its own number of tokens.
 """
 
 import json
@@ -29,7 +29,7 @@ compiled = []
 
 @jax.jit
 def gradient(table: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
-    """The summed loss of a microbatch, and its gradient."""
+    """Return the summed loss of a microbatch and its gradient."""
     compiled.append(arrays.tokens.shape)  # runs when it is compiled, not when it is called
 
     def loss(table: jax.Array) -> jax.Array:
@@ -62,6 +62,6 @@ batches = loader(plan, store)
 batches.load_state_dict(json.loads(saved))
 table = train(table, batches, seen)
 assert sorted(seen) == [(epoch, sample) for epoch in range(2) for sample in range(len(store))]
-print(f"continued: each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")
+print(f"resumed: each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")
 assert len(compiled) == len(set(compiled)) <= len(shapes(plan))
 print(f"compiled {len(compiled)} times, once for each of the shapes {', '.join(f'{rows} x {width}' for rows, width in shapes(plan))}")

@@ -1,10 +1,11 @@
-"""Lightning with brim's loader, stopped in the middle of an epoch and continued from Lightning's checkpoint.
+"""Lightning with brim's loader, stopped in the middle of an epoch and resumed from Lightning's checkpoint.
 
     python examples/integrations/lightning_fit.py
 
-Lightning saves the state of a loader that has one, and loads it before it fetches. It takes every epoch to be as long as the first, and
-every step to have as many batches as any other, so the loader is one of the whole run: to Lightning the plan is one epoch, whose steps
-all have `batches_per_step` batches. For 16 bits use precision="bf16-mixed": "bf16-true" rebuilds batches, and cannot rebuild these.
+Lightning saves the state of a loader that has one, and loads it before it fetches. It takes every epoch to be as long
+as the first, and every step to have as many batches as any other, so the loader is one of the whole run: to Lightning
+the plan is one epoch, whose steps all have `batches_per_step` batches. For 16 bits use precision="bf16-mixed":
+"bf16-true" rebuilds batches, and cannot rebuild these.
 """
 
 import tempfile
@@ -32,14 +33,14 @@ class TinyModule(lightning.LightningModule):
         return self.model(**batch.inputs(), labels=batch.labels, num_items_in_batch=1).loss  # the sum over tokens
 
     def on_before_optimizer_step(self, _: torch.optim.Optimizer) -> None:
-        """A step is divided by its own tokens, over all ranks. Lightning has divided by the batches, and averaged over the ranks."""
+        """Divide by the tokens of the step, over all ranks, and undo Lightning's division by batches and ranks."""
         tokens = self.trainer.strategy.reduce(torch.tensor(self.tokens, device=self.device), reduce_op="sum")
         for weight in self.model.parameters():
             weight.grad *= self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
         self.tokens = 0
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning goes on counting the batches of one rank; a step has another number of them on another number of ranks."""
+        """Correct Lightning's count of batches: a step has more or fewer of them on another number of ranks."""
         counted = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
         shift = checkpoint["global_step"] * self.trainer.accumulate_grad_batches - counted["ready"]
         counted.update({name: counted[name] + shift for name in ("ready", "started", "processed", "completed")})
@@ -72,5 +73,5 @@ if __name__ == "__main__":
         after = train(Path(folder), resume=Path(folder, "step=5.ckpt"))
     store, plan = tiny_data()
     assert exactly_once(before.seen + after.seen, plan)
-    print("stopped after 5 steps, continued from Lightning's checkpoint:")
+    print("stopped after 5 steps, resumed from Lightning's checkpoint:")
     print(f"each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")

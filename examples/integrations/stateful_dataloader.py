@@ -14,7 +14,7 @@ store, plan = tiny_data()
 
 
 def make_loader() -> StatefulDataLoader:
-    """The sampler deals with ranks and epochs, the data set makes whole batches, so there is nothing left to collate."""
+    """Make a loader. The sampler handles ranks and epochs and the data set makes whole batches: nothing to collate."""
     return StatefulDataLoader(TokenDataset(store, flat=True), batch_sampler=PlanBatchSampler(plan), collate_fn=as_is, num_workers=2)
 
 
@@ -34,4 +34,4 @@ if __name__ == "__main__":
         for batch in loader:
             seen += [(batch.epoch, sample) for sample in batch.ids]
     assert exactly_once(seen, plan)
-    print(f"continued: each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")
+    print(f"resumed: each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")

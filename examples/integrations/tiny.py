@@ -1,4 +1,4 @@
-"""What the examples here train: short texts, a plan for them, and a Llama of a few thousand weights."""
+"""Shared by the examples here: short texts, a plan for them, and a Llama of a few thousand weights."""
 
 import tempfile
 from pathlib import Path
@@ -7,7 +7,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
-from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry, PackingConfig, Samples, TokenStore, load_tokenizer, open_source
+from brim import (
+    BatchingConfig,
+    BatchPlan,
+    LengthCache,
+    LengthEntry,
+    PackingConfig,
+    Samples,
+    TokenStore,
+    load_tokenizer,
+    open_source,
+)
 from brim.batch.attention import register
 from brim.data import write_sample_data
 
@@ -16,7 +26,7 @@ torch.set_num_threads(1)  # for so few weights, threads wait for each other
 
 
 def tiny_data(n: int = 120, num_epochs: int = 2) -> tuple[TokenStore, BatchPlan]:
-    """A packed plan with optimizer steps of 4 microbatches, on however many ranks."""
+    """Return tokens and a packed plan with optimizer steps of 4 microbatches, on any number of ranks."""
     tokenizer = load_tokenizer("byte")
     with tempfile.TemporaryDirectory() as folder:
         write_sample_data(Path(folder, "train.jsonl"), n)
@@ -28,7 +38,7 @@ def tiny_data(n: int = 120, num_epochs: int = 2) -> tuple[TokenStore, BatchPlan]
 
 
 def tiny_model() -> LlamaForCausalLM:
-    """The same weights every time; its attention keeps the samples of a packed row apart."""
+    """Return a model with the same weights every time, whose attention does not cross the samples of a packed row."""
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=260, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     model = LlamaForCausalLM(config)
@@ -37,5 +47,5 @@ def tiny_model() -> LlamaForCausalLM:
 
 
 def exactly_once(seen: list[tuple[int, int]], plan: BatchPlan) -> bool:
-    """Whether each sample was seen once in each epoch, and nothing else."""
+    """Return whether each sample was seen exactly once in each epoch."""
     return sorted(seen) == [(epoch, sample) for epoch in range(plan.num_epochs) for sample in range(len(plan.table))]

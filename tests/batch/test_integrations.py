@@ -49,8 +49,8 @@ def run_example(_rank, name):
     [
         ("stateful_dataloader", "stopped after 12 batches of"),
         ("accelerate_loop", "stopped after 5 steps on 1 processes"),
-        ("hf_trainer", "stopped after 5 steps, continued from the Trainer's checkpoint"),
-        ("lightning_fit", "stopped after 5 steps, continued from Lightning's checkpoint"),
+        ("hf_trainer", "stopped after 5 steps, resumed from the Trainer's checkpoint"),
+        ("lightning_fit", "stopped after 5 steps, resumed from Lightning's checkpoint"),
     ],
     ids=["stateful_dataloader", "accelerate_loop", "hf_trainer", "lightning_fit"],
 )

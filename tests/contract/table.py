@@ -231,6 +231,8 @@ ARC = [
         {"policy_fn": REQUIRED, "batch_states": REQUIRED, "config": REQUIRED, "num_steps": 10},
         keys="states actions rewards dones log_probs",
     ),
+    pending("003", "example_policy", {"states": REQUIRED}, keys="actions log_probs"),
+    pending("003", "example_value_fn", {"features": REQUIRED}),
     pending("003", "compute_batch_values", {"value_fn": REQUIRED, "batch_states": REQUIRED}),
     pending(
         "003",
