@@ -179,3 +179,17 @@ def test_lines_fit_a_page(page):
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_format_that_is_written_is_described():
+    source = "".join(path.read_text() for path in (ROOT / "src/brim").rglob("*.py"))
+    written = set(re.findall(r'"(brim\.[a-z-]+/\d+)"', source))
+    described = set(re.findall(r"`(brim\.[a-z-]+/\d+)`", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert {"brim.plan/1", "brim.checkpoint/1"} <= written
+    assert written <= described
+
+
+def test_files_and_folders_that_the_architecture_names_exist():
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) > 40
+    assert sorted({name for name in named if not (ROOT / "src/brim" / name).exists()}) == []
