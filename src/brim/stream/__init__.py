@@ -1,4 +1,4 @@
-"""Samples as they come: from files, from games, from memory. Streams can say where they are and go on from there."""
+"""Streams of samples from files, games and a replay buffer. A stream has a state that it can be resumed from."""
 
 from brim.core.lazy import attach
 

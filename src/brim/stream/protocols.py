@@ -13,6 +13,8 @@ from brim.stream.sample import StreamSample
 
 
 class StreamState(StrEnum):
+    """The life of a stream: idle until the first sample is asked for, then streaming, then one of the last three."""
+
     IDLE = "idle"
     STREAMING = "streaming"
     EXHAUSTED = "exhausted"

@@ -26,6 +26,8 @@ from brim.envs.episode import EpisodeStatus
 
 
 class SampleSource(StrEnum):
+    """The kind of stream that a sample comes from."""
+
     OFFLINE = "offline"
     GYM = "gym"
     REPLAY = "replay"
@@ -58,7 +60,7 @@ class StreamSample:
     total_steps: int | None = None
     reward: float | None = None
     difficulty: float | None = None
-    """From 0 to 1."""
+    """From 0 (trivial) to 1 (hardest)."""
     success: bool | None = None
     """Whether the episode was solved; None if that is unknown."""
     policy_version: int | None = None
@@ -109,6 +111,7 @@ class StreamSample:
 
     @property
     def is_gym_sample(self) -> bool:
+        """Whether it belongs to an episode."""
         return self.episode_id is not None
 
     @property

@@ -183,7 +183,7 @@ class ReplayBuffer(SnapshotQueries):
         return found
 
     def update_priorities_by_reward(self, alpha: float = 0.1) -> int:
-        """Set priority = (1 - alpha) * priority + alpha * max(0, 1 + reward) where there is a reward; return how many."""
+        """Set priority = (1 - alpha) * priority + alpha * max(0, 1 + reward) of entries with a reward; return how many."""
         if not 0 <= alpha <= 1:
             raise OptionError(f"alpha must lie between 0 and 1, got {alpha!r}")
         slots, reward = self._column("reward")

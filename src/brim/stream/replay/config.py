@@ -39,7 +39,7 @@ class ReplayBufferConfig:
     max_size: int = 100_000
     eviction_policy: BufferEvictionPolicy = BufferEvictionPolicy.FIFO
     priority_alpha: float = 0.6
-    """Priority exponent alpha: entries are drawn in proportion to priority ** alpha. 0 is uniform, except for priority 0."""
+    """Priority exponent alpha: entries are drawn in proportion to priority ** alpha; 0 is uniform."""
     importance_beta: float = 0.4
     """Importance-sampling exponent beta (Schaul et al. 2016): 0 is no correction, 1 is full correction."""
     seed: int = 42
@@ -47,7 +47,7 @@ class ReplayBufferConfig:
     default_priority: float = 1.0
     """The priority of a sample that is added without one and whose own is 1.0, the default of a sample."""
     duplicates: Duplicates = "replace"
-    """What happens to a sample whose id is in the buffer: it replaces the earlier one, both are kept, or it is an error."""
+    """A sample whose id is in the buffer replaces the earlier one, is kept beside it, or is an error."""
 
     def __post_init__(self) -> None:
         check_counts(max_size=self.max_size, min_samples_before_sampling=self.min_samples_before_sampling)
