@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.core.arrays import begins, bounds, ceil_div, ends, gather, round_up, segment_sums
+from brim.core.arrays import begins, ceil_div, ends, gather, offsets, round_up, segment_sums
 
 lengths = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 
@@ -11,15 +11,15 @@ lengths = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 def test_running_sums_are_those_of_the_definition(lengths):
     naive = [sum(lengths[:at]) for at in range(len(lengths) + 1)]
     array = np.array(lengths, np.int32)
-    assert bounds(array).tolist() == naive
+    assert offsets(array).tolist() == naive
     assert begins(array).tolist() == naive[:-1]
     assert ends(array).tolist() == naive[1:]
-    assert bounds(array).dtype == begins(array).dtype == ends(array).dtype == np.int64
+    assert offsets(array).dtype == begins(array).dtype == ends(array).dtype == np.int64
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=8), st.data())
 def test_segments_are_gathered_and_summed_as_lists_are(segments, data):
-    ptr = bounds(np.array([len(segment) for segment in segments], np.int64))
+    ptr = offsets(np.array([len(segment) for segment in segments], np.int64))
     values = np.array([value for segment in segments for value in segment], np.int64)
     assert segment_sums(values, ptr).tolist() == [sum(segment) for segment in segments]
     chosen = data.draw(st.lists(st.integers(-1, len(segments) - 1), max_size=8))

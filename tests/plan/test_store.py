@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from support.plans import configs, lognormal, tables
+from support.two_builds import build_twice
 
 from brim import BatchingConfig, BatchPlan, DamagedError, DataError, LengthCache, OptionError, PackingConfig
 from brim.core.errors import BrimError
@@ -269,3 +270,29 @@ def test_the_index_is_json_that_people_can_read(tmp_path):
     assert [epoch["microbatches"] for epoch in index["epochs"]] == [len(plan.get_epoch(epoch)) for epoch in range(2)]
     assert index["epochs"][0]["remainder"] == {"null": 0, "dropped": 0, "repeated": 0}
     assert index["lengths"]["fingerprint"] == TABLE.fingerprint
+
+
+def test_two_commands_that_build_one_plan_at_once_leave_one_whole_plan(tmp_path):
+    assert build_twice(tmp_path, rounds=2, samples=2000) == {"exit 0": 4}
+
+
+RANK = """
+import sys, time
+from brim import BatchingConfig, BatchPlan
+plan = BatchPlan.build({i: i % 50 + 1 for i in range(3000)}, BatchingConfig(token_budget=256), num_epochs=3)
+print("ready", flush=True)
+sys.stdin.readline()
+plan.save(sys.argv[1])
+print(BatchPlan.load(sys.argv[1]).fingerprint)
+"""
+
+
+def test_ranks_that_all_save_one_plan_end_with_one_plan(tmp_path):
+    command = [sys.executable, "-c", RANK, str(tmp_path / "plan")]
+    ranks = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for rank in ranks:
+        rank.stdout.readline()
+    answers = {rank.communicate("go\n")[0] for rank in ranks}
+    assert [rank.returncode for rank in ranks] == [0, 0, 0]
+    assert answers == {BatchPlan.load(tmp_path / "plan").fingerprint + "\n"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "plan"]

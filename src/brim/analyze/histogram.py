@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from brim.analyze.counts import LengthCounts, SomeLengths
+from brim.core.arrays import ceil_div
 from brim.core.display import bar, facts_html, table_html
 from brim.core.errors import OptionError
 
@@ -103,8 +104,8 @@ def compute_length_histogram(lengths: Countable, num_bins: int = 20, bin_width: 
         raise OptionError(f"the width of a bin must be at least 1, got {bin_width}")
     counts = count_lengths(lengths)
     shortest, longest = int(counts.lengths[0]), int(counts.lengths[-1])
-    width = bin_width or -(-(longest - shortest + 1) // num_bins)
-    many = -(-(longest - shortest + 1) // width)
+    width = bin_width or ceil_div(longest - shortest + 1, num_bins)
+    many = ceil_div(longest - shortest + 1, width)
     if many > MOST_BINS:
         raise OptionError(f"{many:,} bins of {width} are more than {MOST_BINS:,}, which is more than anyone can read; widen them")
     lows = np.arange(shortest, longest + 1, width)

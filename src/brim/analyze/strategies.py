@@ -160,7 +160,7 @@ def effective_buckets(buckets: BucketSpec, token_budget: int, pad_to_multiple: i
         OptionError: An edge is above the budget.
     """
     most = longest_kept(token_budget, None, pad_to_multiple)
-    *edges, last = (-(-width // pad_to_multiple) * pad_to_multiple for width in buckets.widths)
+    *edges, last = (round_up(width, pad_to_multiple) for width in buckets.widths)
     if edges and edges[-1] > most:
         raise OptionError(f"bucket edge {buckets.edges[-1]} is above the longest sample that fits, {most} (token_budget {token_budget})")
     return BucketSpec.covering(tuple(dict.fromkeys(edges)), min(last, most))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brim.batch.batch import Batch
+from brim.core.arrays import ceil_div
 from brim.core.errors import OptionError
 from brim.core.extras import need
 
@@ -119,7 +120,7 @@ def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
     """
     flex = need("torch.nn.attention.flex_attention", extra="torch", user="brim.batch.attention.block_mask")
     rows, width = batch.shape
-    blocks = -(-width // block)
+    blocks = ceil_div(width, block)
     segments = np.zeros((rows, blocks * block), np.int32)
     segments[:, :width] = batch.segment_ids
     first, last = segments.reshape(rows, blocks, block)[:, :, 0], segments.reshape(rows, blocks, block).max(axis=2)

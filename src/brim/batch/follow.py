@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from brim.core.arrays import ceil_div
 from brim.core.errors import MismatchError, OptionError
 from brim.core.wait.ahead import fetch_ahead
 from brim.plan.deal import NULL
@@ -85,7 +86,7 @@ class PlanBatchSampler:
     @property
     def batches_per_step(self) -> int:
         """On this rank; fewer in the last step of an epoch, unless `whole_run`. What trainers call gradient accumulation."""
-        return -(-self.plan.step_size // self.world_size)
+        return ceil_div(self.plan.step_size, self.world_size)
 
     @property
     def batch_size(self) -> None:
@@ -207,7 +208,7 @@ class PlanIterator(Iterator[list[int]]):
         plan, size = self._sampler.plan, self._sampler.batches_per_step
         if start.epoch >= plan.num_epochs:
             raise OptionError(f"all {plan.num_epochs} epochs of the plan are done; let the trainer run for 1 epoch, or plan more of them")
-        given = -(-(start.microbatch_idx % plan.step_size) // plan.world_size)
+        given = ceil_div(start.microbatch_idx % plan.step_size, plan.world_size)
         for epoch in range(start.epoch, plan.num_epochs):
             for microbatch in plan.get_epoch(epoch).iter_from(start.microbatch_idx if epoch == start.epoch else 0):
                 given += 1

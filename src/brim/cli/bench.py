@@ -9,8 +9,9 @@ import click
 from rich.console import Console
 
 from brim.analyze.capacity.attempts import Attempts
-from brim.analyze.capacity.plot import MARKS, check_plot, save_plot
+from brim.analyze.capacity.plot import USER, save_plot
 from brim.analyze.capacity.search import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
+from brim.analyze.plots import MARKS, check_plot
 from brim.cli.options import attention_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
@@ -106,7 +107,7 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
 def _check_files(output: str | None, plot: str | None, force: bool) -> None:
     """Refuse outputs that cannot or must not be written, before anything is measured."""
     if plot is not None:
-        check_plot(plot)
+        check_plot(plot, user=USER)
         check_output(plot, force=force, what="a plot of this command", ours=marked(*MARKS))
     if output is not None:
         check_output(output, force=force, what="a measurement of this command", ours=marked(b'"format": "brim.capacity/'))

@@ -93,11 +93,11 @@ def begins(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return starts
 
 
-def bounds(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return the boundaries of stretches that lie end to end: 0, then every end. Stretch i is `bounds[i]:bounds[i + 1]`.
+def offsets(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the boundaries of stretches that lie end to end: 0, then every end. Stretch i is `offsets[i]:offsets[i + 1]`.
 
     Example:
-        >>> bounds(np.array([3, 1, 2]))
+        >>> offsets(np.array([3, 1, 2]))
         array([0, 3, 4, 6])
     """
     edges = np.zeros(len(lengths) + 1, np.int64)
@@ -107,7 +107,7 @@ def bounds(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 def segment_sums(values: NDArray[np.integer[Any]], ptr: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sum of the values of every segment; segment i is `values[ptr[i]:ptr[i + 1]]`, and may be empty."""
-    total = bounds(values)
+    total = offsets(values)
     return total[ptr[1:]] - total[ptr[:-1]]
 
 
@@ -121,7 +121,7 @@ def gather(ptr: NDArray[np.int64], segments: NDArray[np.int64]) -> tuple[NDArray
     if len(ptr) == 1:
         return np.empty(0, np.int64), np.zeros(len(segments) + 1, np.int64)
     sizes = np.where(segments >= 0, ptr[segments + 1] - ptr[segments], 0)
-    edges = bounds(sizes)
+    edges = offsets(sizes)
     return np.arange(edges[-1]) + np.repeat(ptr[segments] - edges[:-1], sizes), edges
 
 

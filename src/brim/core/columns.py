@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import round_up
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
 from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
@@ -64,7 +65,7 @@ def _lay_out(shapes: Mapping[str, tuple[str, int]]) -> tuple[dict[str, dict[str,
     for name, (dtype, size) in shapes.items():
         little = np.dtype(dtype).newbyteorder("<")
         places[name] = {"dtype": little.str, "size": size, "start": end}
-        end += -(-size * little.itemsize // ALIGN) * ALIGN
+        end += round_up(size * little.itemsize, ALIGN)
     return places, end
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import gather, order_by, round_up
+from brim.core.arrays import gather, order_by, round_up, segment_sums
 from brim.core.rng import permutation
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PadPolicy
@@ -122,15 +122,9 @@ def _columns(
         places, seq_ptr = gather(rows.ptr, row_order)
         unit, bounds = rows.order[places], seq_ptr[row_ptr]
     lengths = units.length[unit].astype(np.int64)
-    tokens = _sums(lengths, bounds)
+    tokens = segment_sums(lengths, bounds)
     squares = (widest.astype(np.int64) ** 2).sum(axis=1)  # attention stays inside an axis
-    attention = np.diff(row_ptr) * squares if rows is None else _sums(lengths**2, bounds)
+    attention = np.diff(row_ptr) * squares if rows is None else segment_sums(lengths**2, bounds)
     width = np.maximum(widest.sum(axis=1, dtype=np.int32), 1)
     empty = np.zeros(len(width), np.int32)
     return EpochColumns(unit=unit, row_ptr=row_ptr, width=width, bucket=empty, tokens=tokens, attention=attention, seq_ptr=seq_ptr)
-
-
-def _sums(values: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    total = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=total[1:])
-    return total[bounds[1:]] - total[bounds[:-1]]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
+from brim.core.arrays import round_up
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.options import check_counts, from_dict, one_of
@@ -134,7 +135,7 @@ class BatchingConfig:
         """The width of a full packed row."""
         if self.packing is None:
             raise OptionError("this plan is not packed")
-        return -(-self.packing.max_length // self.pad_to_multiple) * self.pad_to_multiple
+        return round_up(self.packing.max_length, self.pad_to_multiple)
 
     @property
     def fingerprint(self) -> str:

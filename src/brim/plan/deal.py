@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import order_by
+from brim.core.arrays import ceil_div, order_by
 from brim.core.rng import permutation, raw_bits
 from brim.plan.config import Remainder
 
@@ -72,17 +72,17 @@ class Deal:
 
     @property
     def steps(self) -> int:
-        return -(-self.length // self.step_size)
+        return ceil_div(self.length, self.step_size)
 
     @property
     def rounds_per_step(self) -> int:
-        return -(-self.step_size // self.world_size)
+        return ceil_div(self.step_size, self.world_size)
 
     @property
     def rounds(self) -> int:
         """How many microbatches every rank takes, empty ones included."""
         full, short = divmod(self.length, self.step_size)
-        return full * self.rounds_per_step + -(-short // self.world_size)
+        return full * self.rounds_per_step + ceil_div(short, self.world_size)
 
     @property
     def nulls(self) -> int:
@@ -108,7 +108,7 @@ class Deal:
         if inside == 0:
             return self.rounds - step * self.rounds_per_step
         end_of_step = min((step + 1) * self.step_size, self.length)
-        return -(-(end_of_step - position) // self.world_size) + self.rounds_left(end_of_step)
+        return ceil_div(end_of_step - position, self.world_size) + self.rounds_left(end_of_step)
 
     def _round_at(self, start: int) -> Round:
         end_of_step = min((start // self.step_size + 1) * self.step_size, self.length)
@@ -131,4 +131,4 @@ class Deal:
         step, inside = divmod(position, self.step_size)
         if inside % self.world_size and position != self.length:
             return None
-        return step * self.rounds_per_step + -(-inside // self.world_size)
+        return step * self.rounds_per_step + ceil_div(inside, self.world_size)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import count_values, merge_counts
+from brim.core.arrays import count_values, merge_counts, round_up
 from brim.core.options import check_counts, one_of
 
 try:
@@ -69,7 +69,7 @@ def widths_for_counts(
     """The same for distinct lengths, ascending, and how often each occurs."""
     goal = OptimizationGoal(one_of("goal", goal, OptimizationGoal))
     check_counts(num_buckets=num_buckets, multiple=multiple)
-    widths, many = merge_counts(-(-np.maximum(lengths, 1) // multiple) * multiple, counts)
+    widths, many = merge_counts(round_up(np.maximum(lengths, 1), multiple), counts)
     if len(widths) == 0:
         return (multiple,)
     ends = _best_ends(_lines(widths, np.cumsum(many), goal), min(num_buckets, len(widths)))

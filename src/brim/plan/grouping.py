@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import order_by
+from brim.core.arrays import ceil_div, offsets, order_by
 from brim.core.rng import permutation
 from brim.plan.ragged import cut_runs, near_order
 
@@ -30,7 +30,7 @@ class Groups(NamedTuple):
         """Some of the microbatches; the rows of the others are dropped."""
         sizes = np.diff(self.ptr)
         rows = np.repeat(kept, sizes)
-        return Groups(self.order[rows], np.concatenate([[0], np.cumsum(sizes[kept])]), self.order[~rows])
+        return Groups(self.order[rows], offsets(sizes[kept]), self.order[~rows])
 
 
 def group_rows(
@@ -91,7 +91,7 @@ def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], w
     """Cut runs, each of about so many microbatches, into windows of nearly equal size."""
     pieces: list[NDArray[np.int64]] = []
     for (start, end), many in zip(_pairs(bounds), microbatches.tolist(), strict=True):
-        count = -(-(end - start) // (window or WINDOW))
+        count = ceil_div(end - start, window or WINDOW)
         if window is None and many >= FEW:
             count = max(count, 2)
         pieces.append(start + (end - start) * np.arange(count) // count)
@@ -125,5 +125,5 @@ def _cut(order: NDArray[np.int64], take: NDArray[np.int32], bounds: NDArray[np.i
     ptr = np.array([*starts, len(order)], np.int64)
     if kept is None:
         return Groups(order, ptr, np.empty(0, np.int64))
-    ptr = np.concatenate([[0], np.cumsum(kept)])[ptr]  # places move down past what was dropped
+    ptr = offsets(kept)[ptr]  # places move down past what was dropped
     return Groups(order[kept], ptr, np.concatenate([np.empty(0, np.int64), *dropped]))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import order_by
+from brim.core.arrays import begins, offsets, order_by, segment_sums
 from brim.core.errors import LengthError, OptionError
 from brim.core.fill import Fill
 from brim.core.options import one_of
@@ -77,10 +77,8 @@ class Rows:
         return (self[row] for row in range(len(self)))
 
     def totals(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """The sum over each row of a value per sequence."""
-        sums = np.zeros(len(self.order) + 1, np.int64)
-        np.cumsum(values[self.order], out=sums[1:])
-        return sums[self.ptr[1:]] - sums[self.ptr[:-1]]
+        """Return the sum over each row of a value per sequence."""
+        return segment_sums(values[self.order], self.ptr)
 
     def __repr__(self) -> str:
         shown = [row.tolist() for row, _ in zip(self, range(20), strict=False)]
@@ -151,7 +149,9 @@ class _Walk:
 
 
 def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
-    """Best fit, longest first. `rooms` are the distinct rooms in ascending order; each has a stack of groups.
+    """Best fit, longest first, over a histogram. A group is (first row, rows, sequences in each): rows that hold the same lengths.
+
+    `rooms` are the distinct rooms that are left in open rows, in ascending order; each has a stack of groups.
 
     Calls would be most of this loop's time, hence `if` for `min` and the local names.
     """
@@ -162,6 +162,7 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
     for length in np.flatnonzero(counts)[::-1].tolist():
         count = int(counts[length])
         walk.first_event[length] = len(walk.row)
+        # The fullest rows that this length fits into come first: those with the smallest room that is large enough.
         at = bisect_left(rooms, length)
         while count:
             if at < len(rooms):
@@ -172,11 +173,14 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
                 copies = min(capacity // length, most)
                 room, stack, row, rows, held = capacity, None, walk.num_rows, -(-count // copies), 0
                 walk.num_rows += rows
+            # As many copies go into each row as fit, as there are, and as the limit on sequences allows.
             copies = room // length
             if copies > count:
                 copies = count
             if copies > most - held:
                 copies = most - held
+            # So many rows of the group can be filled alike. If that is all of them, the group has left its stack for good;
+            # otherwise the others stay behind as a group of their own, and the next turn goes on with them.
             filled = count // copies
             if filled >= rows:
                 filled = rows
@@ -189,6 +193,7 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
                 else:  # the last of the new rows, for the copies that are left
                     groups[room], at = [rest], len(rooms)
                     rooms.append(room)
+            # Write down what was decided: the event, from which every sequence gets its place later.
             to_row(row)
             to_rows(filled)
             to_copies(copies)
@@ -196,6 +201,8 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
             count -= filled * copies
             held += copies
             room -= copies * length
+            # The filled rows are finished, or join the groups with the room that is left to them. A new room is inserted where
+            # it belongs; if that is before the current one, the current one moves up by a place.
             if room == 0 or held >= most:
                 walk.closed.append((row, filled, held))
             elif room in groups:
@@ -226,9 +233,7 @@ def _place(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, walk: _
 def _row_ptr(walk: _Walk) -> NDArray[np.int64]:
     closed = np.array(walk.closed, np.int64).reshape(-1, 3)
     closed = closed[np.argsort(closed[:, 0], kind="stable")]
-    ptr = np.zeros(walk.num_rows + 1, np.int64)
-    np.cumsum(np.repeat(closed[:, 2], closed[:, 1]), out=ptr[1:])
-    return ptr
+    return offsets(np.repeat(closed[:, 2], closed[:, 1]))
 
 
 def _place_numpy(
@@ -243,11 +248,11 @@ def _place_numpy(
 ) -> None:
     """The twin of `kernel.place`: sorted longest first, sequences take the events' places one after the other."""
     longest_first = _longest_first(sizes, arrivals)
-    before = np.cumsum(rows) - rows
+    before = begins(rows)
     visited = np.arange(rows.sum()) + np.repeat(row - before, rows)  # every (event, row) pair, in order
     copies_there = np.repeat(copies, rows)
     start = ptr[visited] + np.repeat(slot, rows)
-    taken = np.cumsum(copies_there) - copies_there
+    taken = begins(copies_there)
     out[np.arange(len(sizes)) + np.repeat(start - taken, copies_there)] = longest_first
 
 
@@ -265,8 +270,7 @@ def _first_fit(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, cap
     else:
         num_rows = kernel.first_fit(sizes, b"" if arrivals is None else arrivals, capacity, most, row_of)
     by_row = order_by(row_of).astype(np.int32)
-    ptr = np.zeros(num_rows + 1, np.int64)
-    np.cumsum(np.bincount(row_of, minlength=num_rows), out=ptr[1:])
+    ptr = offsets(np.bincount(row_of, minlength=num_rows))
     return Rows(by_row if arrivals is None else arrivals[by_row], ptr)
 
 

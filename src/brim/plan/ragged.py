@@ -8,7 +8,7 @@ is a sort. The second part of a split is turned around along all other axes, so 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import order_by
+from brim.core.arrays import ceil_div, order_by
 
 
 def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -16,23 +16,33 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
 
     `axes` is [rows, axes]; windows are `bounds[i]` to `bounds[i + 1]`, none of them empty.
     """
+    # The state of the splitting: `order` lists the rows, piece i is `order[starts[i]:starts[i + 1]]`, and `turned[i, a]` says
+    # that piece i is sorted downwards if it is ever sorted along axis a.
     order = np.arange(len(axes))
     starts, turned = bounds[:-1], np.zeros((len(bounds) - 1, axes.shape[1]), np.bool_)
     while True:
+        # All pieces are halved at once, so that the number of rounds is the logarithm of the largest piece. `parts` is how many
+        # microbatches of `per` rows a piece will hold; a piece of one is not split any more.
         sizes = np.diff(starts, append=len(axes))
-        parts = -(-sizes // per)
+        parts = ceil_div(sizes, per)
         if (parts <= 1).all():
             return order
+        # The axis along which a piece differs most is the one it is sorted and split by.
         piece = np.repeat(np.arange(len(starts)), sizes)
         here = axes[order]
         low, high = np.minimum.reduceat(here, starts), np.maximum.reduceat(here, starts)
         widest = (high - low).argmax(axis=1)
+        # Every row is sorted inside its piece by its distance from the smallest value of that axis; in a piece that is turned
+        # along the axis, from the largest. Distances are at least 0, which `order_by` needs.
         value, number = here[np.arange(len(here)), widest[piece]], np.arange(len(starts))
         low, high, down = low[number, widest], high[number, widest], turned[number, widest]
         order = order[order_by(piece, np.where(down[piece], high[piece] - value, value - low[piece]))]
+        # Split in the middle, at a multiple of `per`, so that only the last part of a window can be short.
         split = np.flatnonzero(parts > 1)
         middle = starts[split] + parts[split] // 2 * per[split]
         starts, per = np.insert(starts, split + 1, middle), np.insert(per, split + 1, per[split])
+        # The second half is turned along all axes but the one that was split: there it goes on upwards (or downwards) from
+        # where the first half ends, and along the others its first rows are like the last rows of the first half.
         second = ~turned[split]
         second[np.arange(len(split)), widest[split]] ^= True
         turned = np.insert(turned, split + 1, second, axis=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import round_up
+from brim.core.arrays import begins, ceil_div, round_up
 from brim.core.errors import LengthError, OptionError
 from brim.data.lengths import LengthCache
 from brim.plan.config import BatchingConfig
@@ -91,9 +91,9 @@ def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Count
         group, axes = (None if column is None else column[kept] for column in (groups, table.axes))
         units = Units(lengths[kept], sample=kept, group=group, axes=axes)
         return units, Counts(samples=len(table), tokens=counts.tokens, skipped=len(long))
-    pieces = np.maximum(-(-lengths.astype(np.int64) // limit), 1)
+    pieces = np.maximum(ceil_div(lengths.astype(np.int64), limit), 1)
     sample = np.repeat(np.arange(len(table)), pieces)
-    start = (np.arange(len(sample)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * limit
+    start = (np.arange(len(sample)) - np.repeat(begins(pieces), pieces)) * limit
     length = np.minimum(lengths[sample] - start, limit).astype(np.int32)
     units = Units(length, sample=sample, start=start.astype(np.int32), group=None if groups is None else groups[sample])
     return units, Counts(samples=len(table), tokens=counts.tokens, split=len(long), pieces=int(pieces[long].sum()))

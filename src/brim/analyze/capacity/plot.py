@@ -4,20 +4,12 @@ A leaf: it imports matplotlib, and only its objects. No window is opened and no 
 """
 
 import os
-from pathlib import Path
 from typing import Any
 
 from brim.analyze.capacity.search import Capacity, Trial
-from brim.core.atomic import atomic_file
-from brim.core.errors import OptionError
-from brim.core.extras import need
+from brim.analyze.plots import ACCENT, INK, WARN, check_plot, finish_axes, new_figure, save_figure
 
 USER = "brim.analyze.capacity.plot"
-METADATA = {"png": {"Software": "brim"}, "svg": {"Creator": "brim"}, "pdf": {"Creator": "brim"}}
-MARKS = (b"Software\0brim", b"<dc:title>brim</dc:title>", b"/Creator (brim)")
-"""How a plot of ours is recognised in its bytes, whatever its format."""
-SUFFIXES = tuple(METADATA)
-INK, ACCENT, WARN = "#444444", "#1f6feb", "#c2410c"
 
 
 def save_plot(capacity: Capacity, path: str | os.PathLike[str], *, title: str = "") -> None:
@@ -26,29 +18,13 @@ def save_plot(capacity: Capacity, path: str | os.PathLike[str], *, title: str = 
     Raises:
         OptionError: The name ends in something else than png, svg or pdf.
     """
-    kind = check_plot(path)
-    figure = draw(capacity, title=title)
-    with atomic_file(path) as file:
-        figure.savefig(file, format=kind, dpi=144, metadata=METADATA[kind])
-
-
-def check_plot(path: str | os.PathLike[str]) -> str:
-    """The format of a picture of this name; what is wrong with it is found before anything was measured.
-
-    Raises:
-        OptionError: The name ends in something else than png, svg or pdf.
-    """
-    kind = Path(path).suffix.removeprefix(".").lower()
-    if kind not in SUFFIXES:
-        raise OptionError(f"cannot plot to {path}: the name must end in .{', .'.join(SUFFIXES)}")
-    need("matplotlib.figure", extra="plot", user=USER)
-    return kind
+    kind = check_plot(path, user=USER)
+    save_figure(draw(capacity, title=title), path, kind)
 
 
 def draw(capacity: Capacity, *, title: str = "") -> Any:
     """A matplotlib Figure."""
-    figure = need("matplotlib.figure", extra="plot", user=USER).Figure(figsize=(7, 5.2), layout="constrained")
-    need("matplotlib.backends.backend_agg", extra="plot", user=USER).FigureCanvasAgg(figure)
+    figure = new_figure(7, 5.2, user=USER)
     rates, memory = figure.subplots(2, 1, sharex=True)
     _throughput(rates, capacity)
     _memory(memory, capacity)
@@ -111,10 +87,7 @@ def _sizes(axes: Any, capacity: Capacity) -> None:
 def _finish(axes: Any, label: str) -> None:
     axes.set_ylabel(label, color=INK)
     axes.yaxis.set_major_formatter("{x:,g}")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.tick_params(colors=INK, labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    finish_axes(axes)
 
 
 def _gb(count: int | None) -> float:

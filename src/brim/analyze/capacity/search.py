@@ -8,22 +8,20 @@ tried, which also keeps a machine out of trouble that it was in once. Where that
 answer is a size that fitted when it was tried, next to one that did not.
 """
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from brim.core.atomic import atomic_file
 from brim.core.display import bar, table_html
+from brim.core.document import Document
 from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 
-FORMAT = "brim.capacity/1"
+CAPACITY = Document(format="brim.capacity/1", what="a capacity", again="measure it again", checksum="none")
 ENOUGH = 0.95
 """The share of the best throughput from which on a size is fast enough."""
 
@@ -153,7 +151,7 @@ class Capacity:
         follows = {name: getattr(self, name).size for name in ("largest", "fastest", "knee")}
         lines = {name: getattr(self, name)._asdict() for name in ("seconds", "bytes")}
         return {
-            "format": FORMAT,
+            "format": CAPACITY.format,
             "unit": self.unit,
             **follows,
             "limit": self.limit,
@@ -165,12 +163,16 @@ class Capacity:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Capacity":
-        """
+        """Make a capacity of what `to_dict` returned.
+
         Raises:
-            DamagedError: It is of another version, or not a capacity at all.
+            DataError: It is not a capacity.
+            DamagedError: It is altered, or of another version.
         """
-        if values.get("format") != FORMAT:
-            raise DamagedError(f"this is of version {values.get('format') or 'unknown'}, this brim reads {FORMAT}")
+        return cls._of(CAPACITY.check(values, "this"))
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> "Capacity":
         names = ("size", "why", "seconds", "peak", "detail")
         try:
             trials = tuple(Trial(**{name: trial[name] for name in names}) for trial in values["trials"])
@@ -180,24 +182,21 @@ class Capacity:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a small JSON file, whole or not at all."""
-        with atomic_file(path) as file:
-            file.write(json.dumps(self.to_dict(), indent=2).encode() + b"\n")
+        values = self.to_dict()
+        del values["format"]  # the document says it
+        CAPACITY.write(path, values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Capacity":
-        """
+        """Read a file that `save` wrote.
+
         Raises:
-            DataError: There is no such file.
-            DamagedError: It is not a capacity, or of another version.
+            DataError: There is no such file, or it is not a capacity.
+            DamagedError: It is truncated, altered, or of another version.
         """
+        values = CAPACITY.read(path)
         try:
-            values = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        except (ValueError, RecursionError):
-            raise DamagedError(f"{path} is not a capacity: it is truncated or damaged") from None
-        try:
-            return cls.from_dict(values if isinstance(values, dict) else {})
+            return cls._of(values)
         except DamagedError as error:
             raise DamagedError(f"{path}: {error}") from None
 
@@ -290,11 +289,6 @@ def find_capacity(attempt: Callable[[int], Trial], search: Search, *, measured: 
     if low == 0:
         raise BrimError(f"not even {trials[-1].size:,} {search.unit} fit: {_reason(trials[-1])}")
     return Capacity(unit=search.unit, trials=tuple(trials), measured=measured or {})
-
-
-def _no_number(word: str) -> float:
-    """NaN and Infinity are not JSON."""
-    raise ValueError(word)
 
 
 def _reason(trial: Trial) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from brim.analyze.plan_report.page.parts import brief
 from brim.analyze.plan_report.view import Dealt, EpochView, imbalance, order_stats
+from brim.analyze.plots import METADATA, new_figure
 from brim.core.extras import need
 
 if TYPE_CHECKING:
@@ -30,14 +31,13 @@ def draw_png(report: "PlanReport", *, dpi: int = 110) -> bytes:
     """
     figure = draw(report)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": "brim"})  # the mark of our own reports
+    figure.savefig(content, format="png", dpi=dpi, metadata=METADATA["png"])
     return content.getvalue()
 
 
 def draw(report: "PlanReport") -> Any:
     """A matplotlib Figure with a panel for each chart."""
-    figure = need("matplotlib.figure", extra="plot", user=USER).Figure(figsize=(16, 12), layout="constrained", facecolor="white")
-    need("matplotlib.backends.backend_agg", extra="plot", user=USER).FigureCanvasAgg(figure)
+    figure = new_figure(16, 12, user=USER, facecolor="white")
     panels = figure.subplots(3, 3)
     view = report.view
     epoch, few, many = view.epochs[0], view.world_sizes[0], view.world_sizes[-1]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import ceil_div
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
@@ -279,7 +280,7 @@ def _width_bands(epochs: Iterable[EpochView]) -> tuple[Band, ...]:
         first = max(low.bit_length() - 1, high.bit_length() - MAX_BANDS)  # the first range takes all that is narrower
         ends = [min(1 << bits, high) for bits in range(first + 1, (high - 1).bit_length() + 1)]
     else:
-        ends = [*range(low - 1, high, -(-(high - low + 1) // MAX_BANDS))[1:], high]
+        ends = [*range(low - 1, high, ceil_div(high - low + 1, MAX_BANDS))[1:], high]
     starts = [low, *(end + 1 for end in ends[:-1])]
     return tuple(Band(start, end) for start, end in zip(starts, ends, strict=True))
 
@@ -322,7 +323,7 @@ def waste_stats(padding: Numbers) -> WasteStats:
         return WasteStats(float("nan"), float("nan"))
     below = np.cumsum(np.sort(padding)[::-1])
     return WasteStats(
-        worst_tenth=float(below[-(-len(padding) // 10) - 1] / total),
+        worst_tenth=float(below[ceil_div(len(padding), 10) - 1] / total),
         half=float((np.searchsorted(below, total / 2) + 1) / len(padding)),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import natural
+from brim.core.arrays import natural, round_up
 from brim.core.errors import DataError, OptionError, did_you_mean
 from brim.core.options import LONGEST
 from brim.data.ids import Ids, SampleId
@@ -157,7 +157,7 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
         if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise OptionError(f"axis_costs of {key!r} must be an integer from 1 on, got {cost!r}")
     axes = table.lengths[:, None] if table.axes is None else table.axes
-    charged = -(-axes.astype(np.int64) // pad_to_multiple) * pad_to_multiple
+    charged = round_up(axes.astype(np.int64), pad_to_multiple)
     for code, each in enumerate(described):
         factors = np.ones(axes.shape[1], np.int64)
         for number, name in enumerate(each["axes"]):

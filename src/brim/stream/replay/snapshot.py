@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import bounds, ends, segment_sums
+from brim.core.arrays import ends, offsets, segment_sums
 from brim.core.fingerprint import array_bytes, fingerprint, new_hash
 from brim.core.options import one_of
 from brim.data.ids import Ids, SampleId
@@ -102,7 +102,7 @@ class BufferSnapshot:
         for part in self._parts(self._rows):
             lengths = self._entries.columns["length"][part]
             learned = gather(self._entries.learned, self._entries.columns["start"][part], lengths)
-            sums.append(segment_sums(learned, bounds(lengths)))
+            sums.append(segment_sums(learned, offsets(lengths)))
         return np.concatenate(sums)
 
     def samples(self, rows: Rows | None = None) -> list[StreamSample]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from brim.core.arrays import round_up
 from brim.core.errors import OptionError
 
 try:
@@ -132,4 +133,4 @@ class SumTree:
 
 
 def _padded(size: int) -> int:
-    return -(-size // WIDTH) * WIDTH
+    return round_up(size, WIDTH)

@@ -4,20 +4,15 @@ A leaf: it imports matplotlib, and only its objects. No window is opened and no 
 """
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from brim.core.atomic import atomic_file
-from brim.core.errors import OptionError
-from brim.core.extras import need
+from brim.analyze.plots import ACCENT, INK, PALE, WARN, check_plot, finish_axes, new_figure, save_figure
 from brim.envs.darkroom.q_learning import QLearning
 from brim.train.distill.run import DistillResult
 
 USER = "brim.train.distill.plot"
-SUFFIXES = ("png", "svg", "pdf")
-INK, ACCENT, PALE, SOURCE = "#444444", "#1f6feb", "#9ec1f7", "#c2410c"
 
 
 def save_plot(result: DistillResult, path: str | os.PathLike[str]) -> None:
@@ -26,18 +21,13 @@ def save_plot(result: DistillResult, path: str | os.PathLike[str]) -> None:
     Raises:
         OptionError: The name ends in something else than png, svg or pdf.
     """
-    kind = Path(path).suffix.removeprefix(".").lower()
-    if kind not in SUFFIXES:
-        raise OptionError(f"cannot plot to {path}: the name must end in .{', .'.join(SUFFIXES)}")
-    figure = draw(result)
-    with atomic_file(path) as file:
-        figure.savefig(file, format=kind, dpi=144)
+    kind = check_plot(path, user=USER)
+    save_figure(draw(result), path, kind)
 
 
 def draw(result: DistillResult) -> Any:
     """A matplotlib Figure."""
-    figure = need("matplotlib.figure", extra="plot", user=USER).Figure(figsize=(7, 4.4), layout="constrained")
-    need("matplotlib.backends.backend_agg", extra="plot", user=USER).FigureCanvasAgg(figure)
+    figure = new_figure(7, 4.4, user=USER)
     axes = figure.subplots()
     curves = np.stack([seed.curve for seed in result.seeds])
     episodes = np.arange(1, curves.shape[1] + 1)
@@ -46,7 +36,7 @@ def draw(result: DistillResult) -> Any:
     axes.plot(episodes, curves.mean(axis=0), "o-", color=ACCENT, markersize=3, label=_mean(result))
     others = result.references
     source = others.source[: len(episodes)]
-    axes.plot(episodes[: len(source)], source, color=SOURCE, linewidth=1, linestyle="--", label=_source(result))
+    axes.plot(episodes[: len(source)], source, color=WARN, linewidth=1, linestyle="--", label=_source(result))
     _level(axes, others.best, "knows the goal")
     _level(axes, others.random, "acts at random")
     axes.set_xlim(0.5, len(episodes) + 0.5)
@@ -55,10 +45,7 @@ def draw(result: DistillResult) -> Any:
     axes.set_ylabel("return on held-out goals", color=INK)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0.9), frameon=False, fontsize=9)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.tick_params(colors=INK, labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    finish_axes(axes)
     return figure
 
 

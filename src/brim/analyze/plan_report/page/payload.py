@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.analyze.plan_report.view import METRICS, Dealt, EpochView, Numbers, PlanView, imbalance, order_stats, smallest, waste_stats
+from brim.core.arrays import ceil_div
 from brim.plan.deal import NULL
 
 NAMED_GROUPS = 24
@@ -136,7 +137,7 @@ def _merged(view: PlanView, epoch: EpochView, dealt: Dealt, columns: Columns, ro
     """Runs of `merged` steps, added up for each rank, as columns [runs, ranks]; `slowest` is the sum of each step's slowest rank."""
     rounds, deal = len(dealt.places), dealt.deal
     runs = max(room // (POINT_BYTES * dealt.ranks), 1)
-    steps = -(-deal.steps // runs)
+    steps = ceil_div(deal.steps, runs)
     starts = np.arange(0, rounds, steps * deal.rounds_per_step)
     real = dealt.places != NULL
 

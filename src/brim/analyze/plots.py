@@ -1,0 +1,59 @@
+"""What all pictures of brim share: colours, figures without a window, axes, and files in the format that a name ends in.
+
+A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from brim.core.atomic import atomic_file
+from brim.core.errors import OptionError
+from brim.core.extras import need
+
+INK, ACCENT, PALE, WARN = "#444444", "#1f6feb", "#9ec1f7", "#c2410c"
+METADATA = {"png": {"Software": "brim"}, "svg": {"Creator": "brim"}, "pdf": {"Creator": "brim"}}
+MARKS = (b"Software\0brim", b"<dc:title>brim</dc:title>", b"/Creator (brim)")
+"""How a plot of ours is recognised in its bytes, whatever its format."""
+SUFFIXES = tuple(METADATA)
+
+
+def check_plot(path: str | os.PathLike[str], *, user: str) -> str:
+    """Return the format of a picture of this name, so that a wrong name is found before anything is measured.
+
+    `user` is the module that needs matplotlib, for the message if it is not installed.
+
+    Raises:
+        OptionError: The name ends in something else than png, svg or pdf.
+        MissingExtraError: matplotlib is not installed.
+    """
+    kind = Path(path).suffix.removeprefix(".").lower()
+    if kind not in SUFFIXES:
+        raise OptionError(f"cannot plot to {path}: the name must end in .{', .'.join(SUFFIXES)}")
+    need("matplotlib.figure", extra="plot", user=user)
+    return kind
+
+
+def new_figure(width: float, height: float, *, user: str, **options: Any) -> Any:
+    """Return a matplotlib Figure of this size in inches, with a canvas that needs no screen.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    kind = need("matplotlib.figure", extra="plot", user=user).Figure
+    figure = kind(figsize=(width, height), layout="constrained", **options)
+    need("matplotlib.backends.backend_agg", extra="plot", user=user).FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], kind: str) -> None:
+    """Write a figure in a format that `check_plot` returned, whole or not at all, with the mark of our own plots."""
+    with atomic_file(path) as file:
+        figure.savefig(file, format=kind, dpi=144, metadata=METADATA[kind])
+
+
+def finish_axes(axes: Any) -> None:
+    """Give axes the look of all our plots: a pale grid, small ticks, no frame above and on the right."""
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
