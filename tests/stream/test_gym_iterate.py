@@ -11,6 +11,7 @@ import pytest
 from support.fake_gym import FakeGym, options
 
 from brim.core.errors import BrimError, MismatchError
+from brim.data.rows.prompts import Prompts
 from brim.data.tokenizer.base import ByteTokenizer
 from brim.envs.puzzle.policies import RandomPolicy, ScriptedPolicy, SimplePolicy, Together
 from brim.envs.puzzle.wire.errors import ServerClosed
@@ -303,6 +304,28 @@ def test_played_episodes_come_with_their_samples_and_are_counted_once(fake):
     given += [sample.sample_id for _, samples in stream.iter_played() for sample in samples]
     assert given == whole
     assert counts(stream) == (6, 18)
+
+
+def test_a_prompt_that_the_policy_has_read_is_not_tokenised_again_for_its_sample(fake):
+    encoded = []
+
+    class Counting(ByteTokenizer):
+        def encode_batch(self, texts):
+            encoded.extend(texts)
+            return super().encode_batch(texts)
+
+    prompts, read = Prompts(Counting()), []
+
+    def choose(turns):
+        read.extend(tuple(prompts.tokens(turn.prompt).tolist()) for turn in turns)
+        return ["press 1 1"] * len(turns)
+
+    samples = list(GymEpisodeStream(options(fake), prompts, Together(choose), episodes=6))
+    plain = list(stream_of(fake))
+    assert samples == plain
+    assert {tuple(sample.input_ids[sample.loss_mask == 0].tolist()) for sample in samples} == set(read)
+    boards = [text for text in encoded if text.startswith("lights")]
+    assert len(boards) == len(set(boards)) == 3
 
 
 def test_keep_is_asked_once_for_an_episode(fake):

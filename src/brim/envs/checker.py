@@ -119,13 +119,14 @@ class LaneEnv:
     lanes: int
     """Lanes that are stepped together."""
     reset: Callable[[int], Any]
-    """From a seed to the first state of all lanes."""
+    """Takes a seed and returns the first state of all lanes."""
     step: Callable[[Any, Any], StepResult]
-    """From a state and the actions of all lanes to the step. Once all lanes have ended it may raise a BrimError."""
+    """Takes a state and the actions of all lanes and returns the step. Once all lanes have ended it may raise a
+    BrimError."""
     sample: Callable[[Any, int], Any]
-    """From a state and a seed to actions that are allowed in it, one for each lane, along the first axis."""
+    """Takes a state and a seed and returns allowed actions, one for each lane, along the first axis."""
     observe: Callable[[Any], Any] | None = None
-    """From a state to the observations of all lanes; the state itself unless given."""
+    """Takes a state and returns the observations of all lanes; the state itself unless given."""
     observation_space: Space | None = None
     """The space of the observations of all lanes, if it is known."""
     action_space: Space | None = None
@@ -139,7 +140,7 @@ class LaneEnv:
 
 @dataclass(frozen=True)
 class EnvCheck:
-    """What a check has seen. An end that never came was not checked."""
+    """The counts of a check. If no lane ended, the rules about ends were not checked."""
 
     steps: int
     terminated: int

@@ -38,7 +38,7 @@ class Ending(StrEnum):
 
     @property
     def terminated(self) -> bool:
-        """Whether the episode reached an end of its own; otherwise it was truncated."""
+        """True if the episode reached an end of its own; otherwise it was truncated."""
         return self in (Ending.SOLVED, Ending.LOST)
 
     @property

@@ -35,7 +35,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def of_lanes(found: dict[str, Any], lanes: NDArray[np.bool_]) -> dict[str, Any]:
-    """Of every part that has an entry for each lane, those of some lanes."""
+    """Select the entries of some lanes from every part that has one entry for each lane."""
     return {name: part[lanes] for name, part in found.items() if isinstance(part, np.ndarray) and part.shape[:1] == lanes.shape}
 
 

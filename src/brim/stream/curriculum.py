@@ -1,7 +1,7 @@
-"""A difficulty that follows the success rate: up when a game has become easy, down when it is hopeless.
+"""A target difficulty that follows the success rate: raised when episodes are mostly solved, lowered when few are.
 
-Episodes are counted in blocks, and the target moves at most once per block. Nothing here is random but the choice of the next episodes'
-levels, which depends on the seed and the number of the episode alone.
+Episodes are counted in blocks, and the target moves at most once per block. Nothing here is random but the choice of
+the next episodes' levels, which depends on the seed and the number of the episode alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ FORMAT = "brim.curriculum/1"
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumConfig:
-    """Where the target may go, and what moves it."""
+    """The range of the target, and the success rates that move it."""
 
     lowest: float = 0.3
     highest: float = 0.7
     start: float | None = None
-    """The lowest if not given."""
+    """The first target; the lowest difficulty unless given."""
     raise_above: float = 0.75
-    """A block with a higher success rate raises the target."""
+    """A success rate above this raises the target."""
     lower_below: float = 0.25
-    """One with a lower success rate lowers it."""
+    """A success rate below this lowers the target."""
     step: float = 0.05
     block: int = 32
-    """Episodes that are judged together."""
+    """Episodes after which the success rate is computed."""
     width: float = 0.15
-    """How far from the target a sample is half as likely to be drawn."""
+    """Distance from the target at which the weight of a sample has fallen to one half."""
     floor: float = 0.05
-    """How likely the farthest samples remain, beside those on the target: nothing is forgotten."""
+    """Lower limit of the weights, relative to samples on the target."""
 
     def __post_init__(self) -> None:
         check_counts(block=self.block)
@@ -53,7 +53,7 @@ class CurriculumConfig:
 
 
 class Curriculum:
-    """The target, and how it came there.
+    """Moves the target difficulty by the results of episodes.
 
     Example:
         >>> curriculum = Curriculum(block=2)
@@ -68,10 +68,10 @@ class Curriculum:
         self.config = config or CurriculumConfig(**options)
         self.target: float = self.config.lowest if self.config.start is None else self.config.start
         self.wins = self.played = 0
-        """In the block that is under way."""
+        """Successes and episodes in the present block."""
 
     def record(self, success: bool) -> None:
-        """An episode at about the target ended."""
+        """Record the result of an episode."""
         config = self.config
         self.wins, self.played = self.wins + bool(success), self.played + 1
         if self.played < config.block:
@@ -86,13 +86,14 @@ class Curriculum:
             self.record(success)
 
     def weights(self, difficulties: ArrayLike) -> NDArray[np.float64]:
-        """How much likelier each sample is to be drawn: 1 on the target, half of it `width` away; 1 where nobody knows (NaN)."""
+        """Sampling weights by difficulty: 1 on the target, one half at a distance of `width`, 1 for an unknown
+        difficulty (NaN)."""
         away = (np.asarray(difficulties, np.float64) - self.target) / self.config.width
         near = np.exp2(-np.square(away))
         return np.where(np.isnan(near), 1.0, np.maximum(near, self.config.floor))
 
     def levels(self, numbers: Sequence[int], *, seed: int, known: Mapping[str, float] | None = None) -> list[str]:
-        """The level of each of some episodes, by its number: those on both sides of the target, the nearer one more often."""
+        """Draw a level for each numbered episode from the two levels around the target, the nearer one more often."""
         inside = {level: at for level, at in (known or PLAYED).items() if self.config.lowest <= at <= self.config.highest}
         if not inside:
             raise OptionError(f"no level lies between the difficulties {self.config.lowest} and {self.config.highest}")
@@ -108,7 +109,8 @@ class Curriculum:
         return {"format": FORMAT, "config": asdict(self.config), "target": self.target, "wins": self.wins, "played": self.played}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Resume from a state.
+
         Raises:
             MismatchError: The state belongs to a curriculum with other options.
         """
@@ -120,4 +122,4 @@ class Curriculum:
 
 
 PLAYED = {level: DIFFICULTIES[level] for level in LEVELS}
-"""The levels that games have."""
+"""The difficulties of the levels that games have."""

@@ -1,4 +1,4 @@
-"""From an episode to samples, one for each action: this is where playing ends and training data begins."""
+"""Make samples of episodes, one for each action: here playing ends and training data begins."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -94,7 +94,7 @@ class EpisodeSampler:
 
 
 def _is_text(action: str) -> bool:
-    """Whether the action can be written as UTF-8; half a surrogate pair cannot."""
+    """True if the action can be written as UTF-8; half a surrogate pair cannot."""
     try:
         action.encode()
     except UnicodeEncodeError:

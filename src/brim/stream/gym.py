@@ -29,7 +29,7 @@ from brim.stream.sample import StreamSample
 
 T = TypeVar("T")
 Convert = Callable[[EpisodeRun, int, GymEpisode], Iterator[T]]
-"""From an episode and its position to what is given out for it. It ends when its run was closed."""
+"""Takes an episode and its position and gives out items for it. It stops when its run was closed."""
 
 
 class GymEpisodeStream:
@@ -118,7 +118,7 @@ class GymEpisodeStream:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """What every lane is doing now."""
+        """The present work of every lane."""
         return self._lanes
 
     @property
@@ -154,7 +154,7 @@ class GymEpisodeStream:
             run.stop()
 
     async def aclose(self) -> None:
-        """As `close`; waits until the connections are closed."""
+        """Close the stream, and wait until the connections are closed."""
         run = self._run
         self.close()
         if run is not None:

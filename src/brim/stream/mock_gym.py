@@ -1,12 +1,12 @@
-"""A gym without a server: episodes of a small puzzle, played by somebody who is right as often as he was asked to be.
+"""A gym without a server: episodes of a small puzzle, played by a simulated player with a given success rate.
 
-The puzzle is sorting. A position lists the numbers that are placed and those that are left; an action places one of them, and the right
-one is the smallest. In a success every action is right. In a failure exactly one is wrong, and those after it are the best that was left.
-Harder puzzles have larger numbers: one digit at difficulty 0, three at 1. There is nothing to wait for, and no model is asked; what a
-model could learn from the samples is to sort.
+The puzzle is sorting. A position lists the numbers that are placed and those that are left; an action places one of
+them, and the right one is the smallest. In a success every action is right. In a failure exactly one is wrong, and the
+later ones are the best that is left. Harder puzzles have larger numbers: one digit at difficulty 0, three at 1. There
+is nothing to wait for, and no model is asked; what a model could learn from the samples is to sort.
 
-Difficulties are uniform in their range. With `u` the place of one in it, from 0 to 1, and `r` the success rate, an episode succeeds with
-probability r + min(r, 1 - r) * (1 - 2u): easy ones more often, hard ones less, and r of all.
+Difficulties are uniform in their range. With `u` the place of one in it, from 0 to 1, and `r` the success rate, an
+episode succeeds with probability r + min(r, 1 - r) * (1 - 2u): easy ones more often, hard ones less, and r of all.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from brim.stream.sample import SampleSource, StreamSample
 
 
 class MockGymStream(PositionedStream):
-    """One sample for each step of each episode: the position is read, the action and the end are learned.
+    """One sample for each step of each episode: the position is read, the action and the end token are learned.
 
-    An episode is a pure function of the seed and its number. The last step of a success has reward 1, every other step 0. The stream is
-    for `for` and for `async for`.
+    An episode is a pure function of the seed and its number. The last step of a success has reward 1, every other step
+    0. The stream is for `for` and for `async for`.
 
     Example:
         >>> stream = MockGymStream("byte", num_episodes=1, steps_per_episode=3, success_rate=1.0)
@@ -60,7 +60,7 @@ class MockGymStream(PositionedStream):
         check_counts(num_episodes=num_episodes, steps_per_episode=steps_per_episode)
         low, high = difficulty_range
         if not 0 <= low <= high <= 1:
-            raise OptionError(f"difficulty_range is {difficulty_range}; it must go up, within 0 and 1")
+            raise OptionError(f"difficulty_range must be two numbers that rise between 0 and 1, got {difficulty_range}")
         if not 0 <= success_rate <= 1:
             raise OptionError(f"success_rate is {success_rate}; it must lie between 0 and 1")
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -95,7 +95,7 @@ class MockGymStream(PositionedStream):
         return sample
 
     def episode(self, number: int) -> list[StreamSample]:
-        """The samples of one episode; the stream does not move."""
+        """Return the samples of one episode without moving the stream."""
         low, high = self.difficulty_range
         where, luck, slip, wrong = (raw_bits(4, seed=self.seed, purpose="mock-gym/episode", epoch=number) >> 11).tolist()
         place = where / 2**53
@@ -125,7 +125,7 @@ class MockGymStream(PositionedStream):
         ]
 
     def _play(self, number: int, difficulty: float, slip: int | None, wrong: int) -> list[tuple[str, str]]:
-        """Prompts and actions. There is one number more than steps: where only one is left, nobody can be wrong."""
+        """Return prompts and actions. There is one number more than steps, so that every step has a wrong action."""
         many = self.steps_per_episode + 1
         limit = max(2 * many, round(10 ** (1 + 2 * difficulty)))
         left: list[int] = permutation(limit, seed=self.seed, purpose="mock-gym/numbers", epoch=number)[:many].tolist()
@@ -164,7 +164,7 @@ class MockGymStream(PositionedStream):
 
 
 def right_action(prompt: str) -> str:
-    """What should be answered, worked out from the prompt alone.
+    """Return the right action, found from the prompt alone.
 
     Raises:
         DataError: It is not a prompt of this puzzle.
@@ -176,7 +176,7 @@ def right_action(prompt: str) -> str:
 
 
 def level(difficulty: float) -> str:
-    """Easy, medium or hard: the word whose number is nearest."""
+    """Return easy, medium or hard, whichever is nearest."""
     return min(LEVELS, key=lambda word: abs(DIFFICULTIES[word] - difficulty))
 
 

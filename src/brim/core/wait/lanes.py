@@ -138,7 +138,7 @@ class Lanes(Generic[ResultT]):
             name: Prefix of the names of the tasks and of the thread.
         """
         self.closed = False
-        """Whether the lanes were stopped."""
+        """True after `stop`."""
         self._workers = workers
         self._ahead = 2 * len(workers) if ahead is None else ahead
         self._ordered = ordered
@@ -162,7 +162,7 @@ class Lanes(Generic[ResultT]):
 
     @property
     def over(self) -> bool:
-        """Whether they have ended, by `stop` or together with their loop."""
+        """True if they have ended, by `stop` or together with their loop."""
         return self.closed or (self._loop is not None and self._loop.is_closed())
 
     async def next(self) -> tuple[int, ResultT] | None:
@@ -186,7 +186,8 @@ class Lanes(Generic[ResultT]):
         return None
 
     def take(self) -> tuple[int, ResultT] | None:
-        """As `next`, for code that is not async: the lanes work in a thread of their own, also between the calls.
+        """Return what `next` would, for code that is not async. The lanes work in a thread of their own, also between
+        the calls.
 
         Raises:
             BrimError: The thread has ended before the lanes were stopped.

@@ -90,11 +90,11 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         self._timer: asyncio.TimerHandle | None = None
         self._overdue = False
         self._looking = False
-        """Whether a look is scheduled."""
+        """True if a look is scheduled."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, key: KeyT) -> None:
-        """From now on, wait for this key: no batch is asked without it."""
+        """Wait for this key from now on: no batch is asked without it."""
         self._enter_loop()
         self._begun.add(key)
 

@@ -40,8 +40,7 @@ class Prompts:
         self._lock = Lock()
 
     def tokens(self, prompt: str) -> Tokens:
-        """What a model reads before it writes the response: the start token, if any, the prompt, and the newline after
-        it."""
+        """Return the tokens that come before a response: the start token, if any, the prompt, and a newline."""
         return self._tokens_of([prompt], lambda _: "a prompt")[0]
 
     def rows(self, pairs: Sequence[tuple[str, str]], where: Where) -> list[tuple[Tokens, Mask]]:

@@ -1,11 +1,12 @@
 """Learning histories: what an agent lived through while it learned, from its first search to the shortest way.
 
-A learner that knows nothing is run on many goals, many times each, and of its episodes every `keep_every`th is kept, so that few of them
-span all of the learning. The file is HDF5 and whole or absent; everything in it is a function of the config. Goals are held out before
-anything is recorded, spread over the distances, and no history of theirs is ever in the file.
+A learner that knows nothing is run on many goals, many times each, and of its episodes every `keep_every`th is kept, so
+that few of them span all of the learning. The file is HDF5 and whole or absent; everything in it is a function of the
+config. Goals are held out before anything is recorded, spread over the distances, and no history of theirs is ever in
+the file.
 
-The one thing to get wrong: an HDF5 handle does not survive a fork, nor a pickle. `Histories` keeps the path, and opens the file in whatever
-process it is read.
+The one thing to get wrong: an HDF5 handle does not survive a fork, nor a pickle. `Histories` keeps the path, and opens
+the file in whatever process it is read.
 """
 
 import json
@@ -39,18 +40,18 @@ HEAD = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig:
-    """Which histories there are."""
+    """Options of a file of histories."""
 
     room: Darkroom = field(default_factory=Darkroom)
     algorithm: QLearning | Ppo = field(default_factory=QLearning)
     episodes: int = 8
-    """In a history."""
+    """Episodes in a history."""
     keep_every: int = 5
-    """Of the learner's episodes, the first and every so many after it are kept."""
+    """Stride of the learner's episodes: the first and every `keep_every`-th after it are kept."""
     repeats: int = 32
     """Histories for each goal."""
     held_out: float = 0.2
-    """The share of goals that no history is about."""
+    """Share of the goals that are held out."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class HistoryConfig:
 
     @property
     def steps(self) -> int:
-        """In a history."""
+        """Steps in a history."""
         return self.episodes * self.room.horizon
 
     @property
@@ -69,7 +70,7 @@ class HistoryConfig:
         return (self.episodes - 1) * self.keep_every + 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values."""
+        """Return the options as JSON-like values."""
         return {**asdict(self), "learner": type(self.algorithm).__name__}
 
     @property
@@ -80,8 +81,9 @@ class HistoryConfig:
 def split_goals(config: HistoryConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The goals to learn from and those that are held out. [goals, 2]
 
-    Goals are put in the order of their distance from the start, keyed at random where it is equal, and are held out at even intervals, so
-    both have near and far ones in the same proportion. At least one is held out, and at least one is not.
+    Goals are put in the order of their distance from the start, keyed at random where it is equal, and are held out at
+    even intervals, so both have near and far ones in the same proportion. At least one is held out, and at least one is
+    not.
     """
     goals = config.room.goals
     bits = raw_bits(len(goals), seed=config.seed, purpose="held-out goals") >> np.uint64(32)
@@ -101,14 +103,14 @@ class Learner(Protocol):
 
 
 def make_learner(config: HistoryConfig, goals: NDArray[np.integer], *, seed: int) -> Learner:
-    """The algorithm, knowing nothing, with one lane for each goal."""
+    """Return an untrained learner with one lane for each goal."""
     if isinstance(config.algorithm, Ppo):
         return PpoLearner(config.algorithm, config.room, goals, seed=seed)
     return QLearner(config.algorithm, config.room, goals, seed=seed)
 
 
 def learning_curve(config: HistoryConfig, goals: NDArray[np.integer]) -> NDArray[np.float32]:
-    """What the algorithm itself earns on some goals in every episode it lives, none left out. [goals, episodes]"""
+    """Return of every episode of the learner, on some goals, none left out. [goals, episodes]"""
     learner = make_learner(config, goals, seed=config.seed)
     return np.stack([learner.episode(number).rewards.sum(axis=1) for number in range(config.lived)], axis=1)
 
@@ -141,7 +143,7 @@ def write_histories(path: str | os.PathLike[str], config: HistoryConfig, progres
 
 
 def is_histories(path: str | os.PathLike[str]) -> bool:
-    """Whether brim wrote a file of histories there, in any version, and be it damaged now. All else is somebody's."""
+    """True if brim wrote a file of histories there, in any version, even if it is damaged now."""
     h5py = need("h5py", extra="hdf5", user="brim.envs.darkroom.histories")
     try:
         with h5py.File(path, "r") as store:
@@ -202,7 +204,7 @@ class Histories:
             raise DamagedError(f"{self.path} is damaged; remove it, and it is made again") from None
 
     def _agrees(self, columns: dict[str, Any]) -> bool:
-        """Whether the parts of the file are what its options make of them."""
+        """True if the columns of the file have the shapes that its options give."""
         kinds = {name: (columns[name].shape, columns[name].dtype.kind) for name in COLUMNS}
         steps = (self.count, self.steps)
         return (

@@ -1,8 +1,10 @@
-"""Tabular PPO in many lanes at once: a softmax policy and a value for every cell, in tables, for each lane and its goal.
+"""Tabular PPO in many lanes at once: a softmax policy and a value for every cell, in tables, for each lane and its
+goal.
 
-Episodes are collected in batches; when a batch is full, several passes over it move both tables by the gradient of the clipped objective
-(Schulman et al., 2017) and of the squared error of the value, with an entropy bonus. Advantages are generalised estimates, scaled by their
-spread in the lane's batch where there is any. All randomness is keyed: what a lane does depends on the seed, its goal and its number.
+Episodes are collected in batches; when a batch is full, several passes over it move both tables by the gradient of the
+clipped objective (Schulman et al., 2017) and of the squared error of the value, with an entropy bonus. Advantages are
+generalised estimates, scaled by their spread in the lane's batch where there is any. All randomness is keyed: what a
+lane does depends on the seed, its goal and its number.
 """
 
 from dataclasses import dataclass
@@ -18,16 +20,17 @@ from brim.envs.darkroom.room import ACTIONS, MOVES, Darkroom, DarkroomState, Epi
 
 @dataclass(frozen=True, kw_only=True)
 class Ppo:
-    """How a lane learns."""
+    """Options of PPO (Schulman et al. 2017)."""
 
     batch_episodes: int = 4
     """Episodes that are played by one policy before it learns."""
     passes: int = 8
     clip: float = 0.2
     policy_rate: float = 2.0
-    """How far the logits move along a gradient, which is a sum over the steps in a cell, divided by the episodes of a batch."""
+    """Learning rate of the logits. The gradient is a sum over the steps in a cell, divided by the episodes of a
+    batch."""
     value_rate: float = 0.3
-    """The share of the way to the mean return of a cell that its value moves in a pass."""
+    """Learning rate of the values: the share of the error to the mean return of a cell that a pass removes."""
     discount: float = 0.95
     trace: float = 0.95
     """Lambda of the advantage estimates."""
@@ -56,7 +59,7 @@ class PpoLearner:
         self._batch: list[Episode] = []
 
     def episode(self, number: int) -> Episode:
-        """Play the episode of this number; the last one of a batch is followed by learning from the batch."""
+        """Play episode `number`. After the last one of a batch, learn from the batch."""
         noise = uniform((len(self.goals), self.room.horizon), seed=self.seed, purpose="ppo", epoch=number)
 
         def act(state: DarkroomState) -> NDArray[np.integer]:
@@ -88,7 +91,7 @@ class PpoLearner:
             self.values += self.config.value_rate * error / np.maximum(visits, 1.0)
 
     def advantages(self, episode: Episode) -> NDArray[np.float64]:
-        """Generalised advantage estimates; values go on where an episode was truncated. [lanes, horizon]"""
+        """Generalised advantage estimates (Schulman et al. 2016), bootstrapped at the truncation. [lanes, horizon]"""
         config = self.config
         values = np.take_along_axis(self.values, self.room.cell(episode.states), axis=1)
         last = np.clip(episode.states[:, -1] + MOVES[episode.actions[:, -1]], 0, self.room.size - 1)
@@ -108,7 +111,7 @@ class PpoLearner:
         advantages: NDArray[np.float64],
         before: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Of the clipped objective, summed over steps, and of the entropy in the cells that were visited. [lanes, cells, actions]"""
+        """Gradient of the clipped objective, summed over steps, and of the entropy bonus. [lanes, cells, actions]"""
         config, policy = self.config, softmax(self.logits)
         chances = policy[lanes, cells]  # [lanes, steps, actions]
         taken = np.take_along_axis(chances, actions[..., None], axis=2)[..., 0]
@@ -124,12 +127,12 @@ class PpoLearner:
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Along the last axis; no chance is exactly 0."""
+    """Softmax along the last axis, with logits clipped so that no probability is exactly 0."""
     powers = np.exp(np.maximum(logits - logits.max(axis=-1, keepdims=True), -60.0))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def choose(chances: NDArray[np.floating], noise: NDArray[np.floating]) -> NDArray[np.int64]:
-    """For each row the action that a uniform number falls on. [rows, actions], [rows] -> [rows]"""
+    """Sample an action for each row by inverting its cumulative chances. [rows, actions], [rows] -> [rows]"""
     edges = np.cumsum(chances, axis=-1, dtype=np.float64)
     return (edges[:, :-1] <= noise[:, None] * edges[:, -1:]).sum(axis=1)

@@ -1,8 +1,8 @@
 """Tabular Q-learning in many lanes at once, each with a table and a goal of its own.
 
-Values begin high, so what was never tried looks best and the room is searched systematically; after an episode its steps are learned from
-again, last one first, so one visit to the goal is enough to find back. Ties are broken by keyed random bits, and every lane has its own:
-what a lane does depends on the seed, its goal and its number.
+Values begin high, so what was never tried looks best and the room is searched systematically; after an episode its
+steps are learned from again, last one first, so one visit to the goal is enough to find it again. Ties are broken by
+keyed random bits, and every lane has its own: what a lane does depends on the seed, its goal and its number.
 """
 
 import math
@@ -21,17 +21,18 @@ TIE = np.float32(1e-5)
 
 @dataclass(frozen=True, kw_only=True)
 class QLearning:
-    """How a lane learns."""
+    """Options of Q-learning."""
 
     learning_rate: float = 1.0
-    """The room is deterministic: 1 learns fastest."""
+    """Step size of an update. The room is deterministic, so 1 learns fastest."""
     discount: float = 0.95
     initial_value: float = 10.0
-    """Of actions that were never tried; staying on the goal forever is worth 1 / (1 - discount)."""
+    """Initial value of every action. Staying on the goal forever is worth 1 / (1 - discount)."""
     epsilon: float = 0.2
-    """The share of steps that are taken at random. Who imitates a learner that never strays does not know what to do once it strayed."""
+    """Share of the steps that are taken at random. A model that imitates a learner without such steps cannot recover
+    from a mistake of its own."""
     replays: int = 3
-    """How often the steps of an episode are learned from again when it is over."""
+    """How often the steps of an episode are replayed, last one first, after it has ended."""
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:
@@ -55,7 +56,7 @@ class QLearner:
         self._lanes = np.arange(len(goals))
 
     def episode(self, number: int) -> Episode:
-        """Play the episode of this number, and learn from it."""
+        """Play episode `number`, and learn from it."""
         noise = uniform((len(self.goals), self.room.horizon, ACTIONS + 2), seed=self.seed, purpose="q-learning", epoch=number)
         lived: list[tuple[DarkroomState, NDArray[np.integer], Step]] = []
 
@@ -76,7 +77,8 @@ class QLearner:
         return episode
 
     def update(self, state: DarkroomState, actions: NDArray[np.integer], led: Step) -> None:
-        """Towards the reward and the best value of where it led. A truncated episode goes on as far as values are concerned."""
+        """Move the values towards the reward plus the best value of the next cell. The episode is truncated, never
+        terminated, so the last step bootstraps too."""
         place = self._lanes, self.room.cell(state.position), actions
         future = self.values[self._lanes, self.room.cell(led.state.position)].max(axis=1)
         target = led.reward + np.float32(self.config.discount) * future

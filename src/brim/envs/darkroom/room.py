@@ -1,11 +1,11 @@
-"""Darkroom: a grid with a goal that nobody sees until they stand on it.
+"""Darkroom: a grid with a goal that is invisible until the agent stands on it (Laskin et al. 2022).
 
-An agent starts in the centre of a square grid and takes one of five actions; walls block. Every step that ends on the goal is worth 1, and
-after `horizon` steps the episode is truncated. It is never terminated: reaching the goal ends nothing. The observation is the agent's cell,
-so the goal has to be found and remembered.
+An agent starts in the centre of a square grid and takes one of five actions; walls block. Every step that ends on the
+goal is worth 1, and after `horizon` steps the episode is truncated. It is never terminated: reaching the goal ends
+nothing. The observation is the agent's cell, so the goal has to be found and remembered.
 
-Many lanes are stepped at once, each with a goal of its own. `reset` and `step` are pure: the state goes in and comes out, nothing is
-random, and nothing is kept here.
+Many lanes are stepped at once, each with a goal of its own. `reset` and `step` are pure: the state goes in and comes
+out, nothing is random, and nothing is kept here.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from brim.envs.checker import Bounds, LaneEnv
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 MOVES = np.array([[0, 0], [0, -1], [0, 1], [-1, 0], [1, 0]])
-"""What an action adds to (x, y). (0, 0) is the upper left cell."""
+"""The move of each action, added to (x, y). (0, 0) is the upper left cell."""
 ACTIONS = len(MOVES)
 LARGEST = 127
-"""Places are kept in 8 bits."""
+"""Largest size of a room: positions are stored in 8 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,11 @@ class Darkroom:
         return np.abs(np.asarray(goals, np.int64) - self.start).sum(axis=-1)
 
     def best_return(self, goals: NDArray[np.integer]) -> NDArray[np.int64]:
-        """What an agent that knows the goal gets in an episode: it goes there and stays. [lanes, 2] -> [lanes]"""
+        """Return of an agent that knows the goal, goes there and stays. [lanes, 2] -> [lanes]"""
         return np.maximum(self.horizon - np.maximum(self.distance(goals), 1) + 1, 0)
 
     def random_return(self, goals: NDArray[np.integer]) -> NDArray[np.float64]:
-        """What an agent that acts at random gets in an episode, in the mean. Exact, not sampled. [lanes, 2] -> [lanes]"""
+        """Expected return of an agent that acts uniformly at random, computed exactly. [lanes, 2] -> [lanes]"""
         y, x = np.divmod(np.arange(self.size**2), self.size)
         led = self.cell(np.clip(np.stack([x, y], axis=1)[:, None] + MOVES, 0, self.size - 1))  # [cells, actions]
         chance, visits = np.zeros(self.size**2), np.zeros(self.size**2)
@@ -77,7 +77,7 @@ class Darkroom:
 
 
 class DarkroomState(NamedTuple):
-    """All there is to know of the lanes."""
+    """The state of all lanes."""
 
     goal: NDArray[np.int64]
     """[lanes, 2]"""
@@ -88,7 +88,7 @@ class DarkroomState(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step led to. The observation is `state.position`."""
+    """The result of a step. The observation is `state.position`."""
 
     state: DarkroomState
     reward: NDArray[np.float32]
@@ -100,7 +100,7 @@ class Step(NamedTuple):
 
 
 def reset(room: Darkroom, goals: NDArray[np.integer]) -> DarkroomState:
-    """All lanes in the centre, one for each goal. [lanes, 2]
+    """Return the first state: all lanes in the centre, one lane for each goal. [lanes, 2]
 
     Raises:
         DataError: A goal is not in the room.
@@ -130,10 +130,10 @@ def step(room: Darkroom, state: DarkroomState, actions: NDArray[np.integer]) -> 
 
 
 class Episode(NamedTuple):
-    """One episode in every lane: where it was, what it did there, and what that was worth."""
+    """One episode in every lane: positions, actions and rewards."""
 
     states: NDArray[np.int8]
-    """[lanes, horizon, 2], before the action."""
+    """[lanes, horizon, 2], the position before the action."""
     actions: NDArray[np.int8]
     """[lanes, horizon]"""
     rewards: NDArray[np.float32]
@@ -146,7 +146,7 @@ def play(
     act: Callable[[DarkroomState], NDArray[np.integer]],
     learn: Callable[[DarkroomState, NDArray[np.integer], Step], None] | None = None,
 ) -> Episode:
-    """One episode in every lane. `act` chooses the actions; `learn` is told what they led to, step by step."""
+    """Play one episode in every lane. `act` chooses the actions; `learn` is called with the result of every step."""
     state = reset(room, goals)
     lanes = len(state.goal)
     episode = Episode(

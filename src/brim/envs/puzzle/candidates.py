@@ -1,7 +1,8 @@
-"""Actions that can be listed from a position: well-formed, aimed at what is still open, and not all of them good.
+"""Candidate actions of a position: well-formed, for what is still open, and not all of them good.
 
-For policies that choose among actions. What a game hides is not used: everything here is read off the observation, as a player would. The
-observation is one that a session has checked; what it is drawn as is only text, and is never taken for more than `MOST` actions.
+For policies that choose among actions. Hidden parts of a game are not used: everything is read from the observation, as
+a player would. A session has checked the observation; its drawing is only text, so at most `MOST` actions are taken
+from it.
 """
 
 import re
@@ -13,11 +14,11 @@ from brim.envs.puzzle.games import GAMES, Observation
 Grid = list[list[int]]
 
 MOST = 10_000
-"""Actions of a position. The most that a real one has are some thousand."""
+"""Upper limit of the actions of a position. Real positions have a few thousand at most."""
 
 
 def candidates(game: str, observation: Observation) -> tuple[str, ...]:
-    """The actions, in a fixed order; none for a game whose actions are too many or too free to be listed."""
+    """Return the actions of a position, in a fixed order; none for a game whose actions cannot be listed."""
     find = _FINDERS.get(game)
     return tuple(islice(find(observation), MOST)) if find else ()
 
@@ -71,7 +72,7 @@ def _shadings(observation: Observation) -> Iterator[str]:
 
 
 def _bridges(observation: Observation) -> Iterator[str]:
-    """Between islands that see each other."""
+    """Build one or two bridges between islands that see each other."""
     grid: Grid = observation.get("grid") or []
     islands = [(row, column) for row, column in _cells(observation) if grid[row - 1][column - 1]]
     for row, column in islands:
@@ -83,7 +84,7 @@ def _bridges(observation: Observation) -> Iterator[str]:
 
 
 def _rectangles(observation: Observation) -> Iterator[str]:
-    """Around each number those of its area that hold no other number."""
+    """Draw rectangles around each number that have its area and hold no other number."""
     grid: Grid = observation.get("grid") or []
     height, width = len(grid), len(grid[0]) if grid else 0
     for row, column in product(range(height), range(width)):
@@ -127,7 +128,7 @@ def _selections(observation: Observation) -> Iterator[str]:
 
 
 def _assignments(observation: Observation) -> Iterator[str]:
-    """Of tasks that have no time yet, to any worker, at any time that the whole may take."""
+    """Assign tasks that are not scheduled yet, to any worker, at any time within the makespan."""
     display = _display(observation)
     workers, span = re.search(r"Workers: (\d{1,4})", display), re.search(r"Optimal Makespan: (\d{1,4})", display)
     if workers and span:
@@ -143,7 +144,7 @@ def _colourings(observation: Observation) -> Iterator[str]:
 
 
 def _edges(observation: Observation) -> Iterator[str]:
-    """Every edge, as a line."""
+    """Set any edge to a line."""
     size = sum(1 for line in _display(observation).splitlines() if line.strip().startswith("+")) - 1
     yield from (f"set h {row + 1} {column + 1} 1" for row, column in product(range(size + 1), range(max(size, 0))))
     yield from (f"set v {row + 1} {column + 1} 1" for row, column in product(range(max(size, 0)), range(size + 1)))

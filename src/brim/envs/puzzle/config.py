@@ -133,5 +133,5 @@ class GymConfig:
 
 
 def is_number(value: object) -> bool:
-    """Whether the value is an integer or a float; a boolean is neither."""
+    """True for an integer or a float; a boolean is neither."""
     return isinstance(value, int | float) and not isinstance(value, bool)

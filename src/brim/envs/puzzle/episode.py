@@ -18,9 +18,9 @@ class GymStep:
     action: str
     reward: float
     valid: bool
-    """Whether the server accepted the action."""
+    """True if the server accepted the action."""
     done: bool
-    """Whether the action ended the puzzle: Gymnasium's `terminated`."""
+    """True if the action ended the puzzle: Gymnasium's `terminated`."""
     hints: int
     """Hints that were asked for before the action."""
     code: str
@@ -59,12 +59,12 @@ class GymEpisode:
 
     @property
     def terminated(self) -> bool:
-        """Whether the puzzle itself came to an end: it was solved or lost."""
+        """True if the puzzle itself came to an end: it was solved or lost."""
         return bool(self.steps) and self.steps[-1].done
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode was cut off: out of steps or time, given up, or ended by an error."""
+        """True if the episode was cut off: out of steps or time, given up, or ended by an error."""
         return not self.terminated
 
     @property
@@ -89,7 +89,7 @@ class GymEpisode:
 
 @dataclass(slots=True)
 class Lane:
-    """What one lane is doing; can be read while it plays."""
+    """The present work of one lane; can be read while it plays."""
 
     number: int
     episode: EpisodeSpec | None = None

@@ -1,7 +1,9 @@
-"""The thirty games of the server: how moves are written, which games can be finished, what a position looks like in words.
+"""The thirty games of the server: how moves are written, which games can be finished, what a position looks like in
+words.
 
-The verbs are those that the server accepts over the wire, which for some games are not those in its own help text. Rows, columns and
-everything else that is numbered count from 1. `solve`, `reset` and the commands of the session are no moves and never reach a server.
+The verbs are those that the server accepts over the wire, which for some games are not those in its own help text.
+Rows, columns and everything else that is numbered count from 1. `solve`, `reset` and the commands of the session are no
+moves and never reach a server.
 """
 
 import re
@@ -38,29 +40,31 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """One of them."""
+    """One of the thirty games."""
 
     name: str
-    """As the server is asked for it."""
+    """The name by which the server is asked for the game."""
     title: str
-    """As the server calls it."""
+    """The title that the server shows."""
     moves: tuple[str, ...]
-    """Each a verb and what comes after it: "place r c v"."""
+    """The forms of a move, each a verb and its arguments: "place r c v"."""
     board: Board = "display"
-    """What a prompt shows: the bare grid where that is all there is to see, else the drawing; without borders, unless lines are moves."""
+    """The part of an observation that a prompt shows: the bare grid, where it holds everything there is to see;
+    otherwise the drawing, without its borders unless lines are moves."""
     blank: int = 0
     """The value of an empty cell of a grid."""
     unplayable: str | None = None
-    """Why it cannot be played to its end, if it cannot."""
+    """The reason why the game cannot be played to its end, if there is one."""
     cells: type[int] | type[str] = int
-    """What a grid holds, if there is one."""
+    """The type of the cells of a grid, if there is one."""
     slow: bool = False
-    """Whether a server can take seconds, also many, to make one, in which it answers nobody."""
+    """True if a server can take many seconds to generate a puzzle, in which it answers nobody."""
     hidden: bool = False
-    """Whether the server shows only a part of the position, so that nobody can solve it by thinking."""
+    """True if the server shows only a part of the position, so that the puzzle cannot be solved by reasoning."""
 
     def check(self, action: str) -> str | None:
-        """What is wrong with the action, before any server is asked: None for a well-formed move, and for `check`."""
+        """Describe what is wrong with an action, without asking a server; None for a well-formed move, and for
+        `check`."""
         if not action.isprintable():
             return "an action is one line of printable characters"
         if any(_pattern(move).fullmatch(action) for move in (*self.moves, "check")):
@@ -68,7 +72,8 @@ class Game:
         return f"no move of {self.name}; moves are: {', '.join(self.moves)}"
 
     def prompt(self, observation: Observation) -> str:
-        """The position in words: the name of the game and the board, and nothing that counts moves or tells how long a solution is."""
+        """Return the position in words: the name of the game and the board, without counts of moves or the length of a
+        solution."""
         grid = observation.get("grid")
         if self.board == "grid" and grid:
             wide = any(len(self._cell(value)) > 1 for row in grid for value in row)
@@ -89,12 +94,13 @@ def _pattern(move: str) -> re.Pattern[str]:
 
 
 _TALK = re.compile(r"\s*(Legend:|☒ =|Minimum solution:|Optimal |Moves)")
-"""What does not change, or tells too much."""
+"""Lines of a drawing that never change, or give the solution away."""
 _NO_BOARD = re.compile(rf"[\s+|\-]*$|{_TALK.pattern}")
 
 
 def game(name: str) -> Game:
-    """
+    """Return the game of that name.
+
     Raises:
         UnknownGame: There is none of that name, or it cannot be played to its end.
     """
@@ -183,6 +189,6 @@ GAMES: dict[str, Game] = {
 }
 
 PLAYABLE: tuple[str, ...] = tuple(name for name, game in GAMES.items() if not game.unplayable)
-"""What can be played to its end."""
+"""Games that can be played to their end."""
 QUICK: tuple[str, ...] = tuple(name for name in PLAYABLE if not GAMES[name].slow and not GAMES[name].hidden)
-"""And of these, what a server makes in less than a second at every difficulty, and shows whole."""
+"""Playable games that a server generates in less than a second at every difficulty, and shows completely."""

@@ -1,4 +1,4 @@
-"""The server's hints are sentences; here they become actions. A session has seen to it that a sentence is short."""
+"""Turn the server's hints, which are sentences, into actions. A session has checked that a sentence is short."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str], Observation], str | None
 
 
 def action_of(hint: str, observation: Observation) -> str | None:
-    """The action that a hint advises, or None for a sentence that advises none."""
+    """Return the action that a hint advises, or None for a sentence that advises none."""
     for pattern, action in _RULES:
         if match := re.search(pattern, hint):
             return match.expand(action).strip() if isinstance(action, str) else action(match, observation)
@@ -41,7 +41,7 @@ def action_of(hint: str, observation: Observation) -> str | None:
 
 
 def _scheduled(match: re.Match[str], observation: Observation) -> str | None:
-    """Tasks have names in a hint, and numbers in a move."""
+    """Find the number of a task, which a move needs, by its name, which a hint has."""
     name, worker, time = match.groups()
     row = re.search(rf"(?m)^[ \t]*(\d{{1,4}})[ \t]*\|[ \t]*{re.escape(name)}[ \t]*\|", str(observation.get("grid_display", "")))
     return f"assign {row[1]} {worker} {time}" if row else None

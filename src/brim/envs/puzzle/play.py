@@ -48,11 +48,11 @@ class _Progress:
     pending: str | None = None
     """An action that was chosen and not answered yet."""
     closed: bool = False
-    """Whether the server has closed a connection on the pending action."""
+    """True if the server has closed a connection on the pending action."""
     closings: int = 0
     """Actions on which it did so twice."""
     answered: bool = False
-    """Whether the server has answered a hint or an action since the last of these."""
+    """True if the server has answered a hint or an action since the last of these."""
 
 
 class _PolicyRaised(Exception):  # noqa: N818

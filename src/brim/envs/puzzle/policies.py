@@ -35,7 +35,7 @@ class Turn:
     history: tuple[str, ...] = field(default=())
     """The actions of this episode so far."""
     refused: bool = False
-    """Whether the last of them was refused."""
+    """True if the last of them was refused."""
 
 
 class Policy(Protocol):

@@ -42,7 +42,7 @@ class Round:
     """Actions that are not learned from, by reason."""
     first_error: str = ""
     stopped: bool = False
-    """Whether the round was interrupted."""
+    """True if the round was interrupted."""
 
     @property
     def episodes(self) -> int:

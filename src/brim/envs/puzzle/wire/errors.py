@@ -1,4 +1,4 @@
-"""What can go wrong between us and a puzzle server, by type.
+"""The errors of talking to a puzzle server, by type.
 
     BrimError
     └── PuzzleError
@@ -15,11 +15,11 @@ from brim.core.errors import BrimError
 
 
 class PuzzleError(BrimError):
-    """The base of all of them."""
+    """The base of the errors of a puzzle server."""
 
 
 class ConnectionFailed(PuzzleError):  # noqa: N818
-    """Nothing answers there."""
+    """Nothing answers at that address."""
 
 
 class ServerClosed(PuzzleError):  # noqa: N818
@@ -31,7 +31,7 @@ class ServerTimeout(PuzzleError):  # noqa: N818
 
 
 class ProtocolError(PuzzleError):
-    """What came back is no reply to what was asked."""
+    """The server sent something that is no reply to the request."""
 
 
 class UnknownGame(PuzzleError):  # noqa: N818

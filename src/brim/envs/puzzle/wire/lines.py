@@ -1,4 +1,4 @@
-"""Bytes in any pieces become lines: the telnet commands taken out, and never more kept than one line may be long.
+"""Cut bytes that arrive in pieces into lines, without telnet commands, and without keeping more than one long line.
 
 Nothing here reads or waits. However the bytes are cut into pieces, the lines are the same.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from brim.envs.puzzle.wire.errors import ProtocolError
 
 MAX_LINE = 1 << 20
-"""Bytes of a line. The longest that a server sends are some thousand."""
+"""Upper limit of the bytes of a line. The longest that a server sends have a few thousand."""
 
 IAC = 0xFF
 _SE, _SB, _WILL, _DONT = 0xF0, 0xFA, 0xFB, 0xFE
@@ -25,7 +25,8 @@ class Lines:
         self._ready: deque[bytes] = deque()
 
     def feed(self, data: bytes) -> None:
-        """
+        """Add bytes.
+
         Raises:
             ProtocolError: A line is too long.
         """
@@ -40,12 +41,13 @@ class Lines:
             raise ProtocolError(f"the server sent a line of more than {self._limit} bytes")
 
     def pop(self) -> str | None:
-        """The next line that is complete."""
+        """Return the next complete line, or None if there is none yet."""
         return self._ready.popleft().decode("utf-8", "replace") if self._ready else None
 
 
 class TelnetFilter:
-    """Takes telnet commands (RFC 854) out of a stream of bytes, also where a command is cut in two. A doubled IAC is the byte itself."""
+    """Removes telnet commands (RFC 854) from a stream of bytes, even if a command is split between pieces. A doubled
+    IAC is the byte itself."""
 
     def __init__(self) -> None:
         self._state = _DATA
@@ -76,18 +78,19 @@ class TelnetFilter:
 
 
 class EchoFilter:
-    """Takes prompts, and the echo of the lines that were sent, out of lines: what a terminal would show and no reply is."""
+    """Removes prompts and the echo of sent lines, which a terminal would show and which are no part of a reply."""
 
     def __init__(self, prompt: str = "> ") -> None:
         self._prompt = prompt
         self._sent: deque[str] = deque()
 
     def sent(self, lines: Iterable[str]) -> None:
-        """These went out. What was sent before them has been answered, so whatever it left is no echo any more."""
+        """Expect the echo of these lines. Lines sent before them have been answered, so their echo is expected no
+        longer."""
         self._sent = deque(lines)
 
     def keep(self, line: str) -> str | None:
-        """The line without prompts, or None for an echo."""
+        """Return the line without prompts, or None for an echo."""
         while line.startswith(self._prompt):
             line = line.removeprefix(self._prompt)
         if self._sent and line == self._sent[0]:

@@ -1,8 +1,8 @@
 """The real puzzle server as a process of ours: `PuzzleServer`.
 
-Run as a module, this file is that process: the server of chuk-puzzles-gym without its 300 second limit on sessions, which ends when its
-standard input does. A pipe ends with whoever holds it, so a server does not outlive the program that started it, however that one dies,
-unless a process that it forked lives on with its end of the pipe.
+Run as a module, this file is that process: the server of chuk-puzzles-gym without its 300 second limit on sessions,
+which ends when its standard input does. A pipe ends with whoever holds it, so a server does not outlive the program
+that started it, however that one dies, unless a process that it forked lives on with its end of the pipe.
 """
 
 import json
@@ -39,12 +39,13 @@ connection_timeout: 0
 
 
 def server_installed() -> bool:
-    """Whether the package chuk-puzzles-gym is there."""
+    """True if the package chuk-puzzles-gym is installed."""
     return find_spec("chuk_puzzles_gym") is not None and find_spec("chuk_protocol_server") is not None
 
 
 class PuzzleServer:
-    """A server on this machine, from `start` (or `with`) to `stop`. It plays on one core: for more episodes a second, start more of them.
+    """A server on this machine, from `start` (or `with`) to `stop`. It plays on one core: for more episodes a second,
+    start more of them.
 
     Example:
         with PuzzleServer() as server:
@@ -52,7 +53,7 @@ class PuzzleServer:
     """
 
     def __init__(self, transport: ServerTransport = "tcp", host: str = "127.0.0.1", port: int = 0, *, start_timeout: float = 60.0) -> None:
-        """Port 0 is any that is free."""
+        """Port 0 means any free port."""
         one_of("transport", transport, SERVER_TRANSPORTS)
         self.transport, self.host, self.port = transport, host, port
         self._any_port = port == 0
@@ -69,7 +70,7 @@ class PuzzleServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Returns when it listens.
+        """Start the server, and return when it listens.
 
         Raises:
             MissingExtraError: The package of the server is not installed.
@@ -93,7 +94,7 @@ class PuzzleServer:
         raise ConnectionFailed(f"the puzzle server did not start on {self.host}:{self.port}; it said: {said or 'nothing'}")
 
     def stop(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the server, and wait until it has ended."""
         if self._process is not None:
             if self._process.stdin is not None:
                 with suppress(OSError):
@@ -109,12 +110,12 @@ class PuzzleServer:
             self._folder = None
 
     def wait(self) -> int:
-        """Until it ends by itself; how it ended."""
+        """Wait until the server ends by itself, and return its exit status."""
         assert self._process is not None, "start it first"
         return self._process.wait()
 
     def output(self) -> str:
-        """What it has said so far: warnings and errors."""
+        """Return the server's warnings and errors so far."""
         return "" if self._folder is None else Path(self._folder.name, "server.log").read_text(errors="replace")
 
     def __enter__(self) -> Self:
@@ -159,7 +160,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def last_words(output: str) -> str:
-    """The end of what a server said, in one line."""
+    """Return the end of a server's output, on one line."""
     return " / ".join(line.strip() for line in output[-500:].splitlines() if line.strip())
 
 

@@ -1,11 +1,13 @@
-"""A session with a puzzle server: start an episode, act, ask for a hint. Knows the protocol, and nothing of policies or rewards.
+"""A session with a puzzle server: start an episode, act, ask for a hint. Knows the protocol, and nothing of policies or
+rewards.
 
-Replies have no end of their own. So every request ends with a command that the server must refuse by name, `mode kN` with a new N each
-time: the refusal marks the end of the reply to exactly this request, and an answer that was late or came twice is never taken for another.
-A session that raised is over, its connection thrown away. The server's own counts of moves are wrong for most games and are not used.
+Replies have no end of their own. So every request ends with a command that the server must refuse by name, `mode kN`
+with a new N each time: the refusal marks the end of the reply to exactly this request, and an answer that was late or
+came twice is never taken for another. A session that raised is over, its connection thrown away. The server's own
+counts of moves are wrong for most games and are not used.
 
-Whoever gets an observation from here need not doubt it: it is of the puzzle that was asked for, its grid is a rectangle of small numbers,
-or of letters for games that have these, and drawing and hint are texts of a bounded length.
+Whoever gets an observation from here need not doubt it: it is of the puzzle that was asked for, its grid is a rectangle
+of small numbers, or of letters for games that have these, and drawing and hint are texts of a bounded length.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from brim.envs.puzzle.wire.errors import ProtocolError, PuzzleError
 from brim.envs.puzzle.wire.transport import Connection, TransportName, connect
 
 MAX_REPLY = 1 << 24
-"""Bytes of a whole reply, the replay of a long episode included."""
+"""Upper limit of the bytes of a reply, which may include the replay of a long episode."""
 _MAX_TEXTS = 1000
 _MAX_HINT, _MAX_DISPLAY, _MAX_SIDE, _MAX_CELL = 500, 1 << 16, 40, 9999
 
@@ -30,11 +32,11 @@ class Outcome:
     """The outcome of an action."""
 
     valid: bool
-    """Whether the server accepted it."""
+    """True if the server accepted it."""
     observation: dict[str, Any]
     """The position after it; the one before, if it was invalid."""
     terminated: bool
-    """Whether it ended the puzzle, by solving or by losing it."""
+    """True if it ended the puzzle, by solving or by losing it."""
     success: bool
     code: str
     """The server's, such as PLACED; NOT_A_MOVE if the action was never sent, CLOSED if it ended the session."""
@@ -46,7 +48,7 @@ class _Reply:
     results: list[dict[str, Any]] = field(default_factory=lambda: [])
     observations: list[dict[str, Any]] = field(default_factory=lambda: [])
     complete: list[bool] = field(default_factory=lambda: [])
-    """Whether it was a success, each time that the server said it is over."""
+    """One entry each time the server said that the puzzle is over: true for a success."""
     texts: list[str] = field(default_factory=lambda: [])
 
     @property
@@ -92,11 +94,11 @@ class PuzzleSession:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take another episode."""
+        """True if the session can begin another episode."""
         return not self._broken
 
     async def start(self, spec: EpisodeSpec, replay: Sequence[str] = ()) -> dict[str, Any]:
-        """Begin an episode, and take the actions and hints of `replay` again; the observation after them.
+        """Begin an episode, repeat the actions and hints of `replay`, and return the observation after them.
 
         Raises:
             PuzzleError: The server failed, or gave another puzzle.
@@ -125,7 +127,7 @@ class PuzzleSession:
         return self._judge(action, await self._ask([action]))
 
     async def hint(self) -> str | None:
-        """What the server advises, in its words; None if it advises nothing."""
+        """Ask for a hint. Returns the server's sentence, or None if it advises nothing."""
         reply = await self._ask(["hint"])
         hint = next((text.removeprefix("Hint: ") for text in reply.texts if text.startswith("Hint: ")), None)
         if hint is None and len(reply.results) != 1:
@@ -211,7 +213,7 @@ def _record(line: str) -> Mapping[str, Any]:
 
 
 def _malformed(observation: Mapping[str, Any], game: Game) -> str | None:
-    """What is wrong with a position."""
+    """Describe what is wrong with a position; None if nothing is."""
     display: Any = observation.get("grid_display", "")
     if not isinstance(display, str) or len(display) > _MAX_DISPLAY:
         return f"whose drawing is no text of at most {_MAX_DISPLAY} characters"

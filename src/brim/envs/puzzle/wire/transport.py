@@ -1,7 +1,8 @@
 """Connections to a puzzle server: lines out, lines in, over TCP, telnet or WebSocket, each wait with a deadline.
 
-`connect` finds out which of them a server speaks. A connection that failed once fails for good: whoever uses it opens another. Deadlines
-are moments of the running loop's clock (`loop.time()`), so that a reply which drips in byte by byte is late as a whole.
+`connect` finds out which of them a server speaks. A connection that failed once fails for good: whoever uses it opens
+another. Deadlines are moments of the running loop's clock (`loop.time()`), so that a reply which drips in byte by byte
+is late as a whole.
 """
 
 import asyncio
@@ -22,14 +23,15 @@ _CHUNK = 1 << 16
 
 
 class Connection(Protocol):
-    """Lines out, lines in."""
+    """Sends lines and receives lines."""
 
     name: str
-    """Which transport it is."""
+    """The name of the transport."""
 
     async def send(self, lines: Sequence[str], deadline: float) -> None: ...
     async def read_line(self, deadline: float) -> str:
-        """
+        """Receive the next line.
+
         Raises:
             ServerClosed: There is no other line.
             ServerTimeout: It was not complete in time.
@@ -41,9 +43,10 @@ class Connection(Protocol):
 
 
 async def connect(host: str, port: int, transport: TransportName = "auto", *, deadline: float) -> Connection:
-    """A connection on which the server has said its first word.
+    """Open a connection, and wait until the server has sent something.
 
-    "auto" tells TCP from telnet by that word: telnet begins with a command. A server that hangs up on plain text is asked for WebSocket.
+    "auto" tells TCP from telnet by the first byte: telnet begins with a command. If a server closes the connection
+    without a word, WebSocket is tried.
 
     Raises:
         ConnectionFailed: Nothing answers there.
@@ -108,7 +111,7 @@ async def _by(deadline: float, what: str, kind: type[PuzzleError] = ServerTimeou
 
 
 class _StreamConnection:
-    """TCP and telnet."""
+    """A connection over TCP or telnet."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, telnet: bool, first: bytes) -> None:
         self.name = "telnet" if telnet else "tcp"
