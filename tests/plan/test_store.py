@@ -272,6 +272,18 @@ def test_the_index_is_json_that_people_can_read(tmp_path):
     assert index["lengths"]["fingerprint"] == TABLE.fingerprint
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_lengths_of_another_plan_are_never_used(tmp_path, lazy):
+    BatchPlan.build(TABLE, PACKED).save(tmp_path / "plan", lazy=lazy)
+    opened = BatchPlan.load(tmp_path / "plan")
+    for other in (list(TABLE)[:-1], list(TABLE)[::-1]):
+        LengthCache.from_entries(other).save(tmp_path / "plan" / "lengths.brim")
+        for plan in (opened, BatchPlan.load(tmp_path / "plan")):
+            with pytest.raises(DamagedError, match=r"lengths\.brim belongs to another plan; build the plan again"):
+                list(plan.iter_epoch(0))
+        assert "belongs to another plan" in "".join(difference.message for difference in verify_plan(plan))
+
+
 def test_two_commands_that_build_one_plan_at_once_leave_one_whole_plan(tmp_path):
     assert build_twice(tmp_path, rounds=2, samples=2000) == {"exit 0": 4}
 

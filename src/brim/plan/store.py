@@ -194,11 +194,19 @@ class StoredEpochs:
 
     @property
     def table(self) -> LengthCache:
+        """The lengths that the plan was built from; compared with the plan's record of them when they are first used.
+
+        Raises:
+            DamagedError: They are missing, damaged, or those of another plan.
+        """
         if self._table is None:
             try:
-                self._table = LengthCache.load(self.directory / LENGTHS)
+                table = LengthCache.load(self.directory / LENGTHS)
             except DataError as error:
                 raise DamagedError(f"{error}; build the plan again") from None
+            if table.fingerprint != self.index["lengths"]["fingerprint"]:
+                raise DamagedError(f"{self.directory / LENGTHS} belongs to another plan; build the plan again")
+            self._table = table
         return self._table
 
     @property
@@ -241,8 +249,7 @@ class StoredEpochs:
             except BrimError as error:
                 found.append(str(error))
         try:
-            if self.table.fingerprint != self.index["lengths"]["fingerprint"]:
-                found.append(f"{self.directory / LENGTHS} belongs to another plan")
+            _ = self.table
         except BrimError as error:
             found.append(str(error))
         return found
