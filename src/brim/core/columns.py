@@ -9,20 +9,22 @@ checksum when it is first touched. Nothing is ever unpickled.
 import json
 import mmap
 import os
+import shutil
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import round_up
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
-from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
+from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes, new_hash
 
 ALIGN = 64
+COPY_BYTES = 1 << 20
 
 
 def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
@@ -34,39 +36,51 @@ def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str
 
 
 @contextmanager
-def fill_columns(
-    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[str, int]]
-) -> Generator[dict[str, NDArray[Any]], None, None]:
-    """The same for columns that do not fit in memory: arrays of the given dtypes and sizes, mapped from the new file, to be filled.
+def stream_columns(target: str | os.PathLike[str], format: str, dtypes: Mapping[str, str]) -> Generator["ColumnStream", None, None]:
+    """The same for columns that do not fit in memory and whose sizes are not known yet: each is appended to, piece by piece.
 
-    The space is taken before the first array is handed out, so that a full disk is an error here and not a crash in the middle.
+    The first column goes straight to its place; the others wait in unnamed files beside the target until it is complete. `meta` of
+    the stream is written at the end, so what is learned on the way can be part of it.
     """
-    places, end = _lay_out(shapes)
-    with atomic_file(target, mode="w+b") as file:
+    with atomic_file(target) as file, ExitStack() as stack:
         file.write(_head(format))
-        file.flush()
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, end)
-        else:  # macOS
-            file.truncate(end)
-        mapped = mmap.mmap(file.fileno(), end)  # closed with its last array
-        arrays = {name: np.frombuffer(mapped, place["dtype"], place["size"], place["start"]) for name, place in places.items()}
-        yield arrays
-        for name, place in places.items():
-            place["checksum"] = digest_bytes(array_bytes(arrays[name]))
-        mapped.flush()
-        file.seek(end)
-        _write_index(file, format, meta, places)
+        folder = Path(os.path.realpath(target)).parent
+        waiting = [stack.enter_context(TemporaryFile(dir=folder)) for _ in range(len(dtypes) - 1)]
+        stream = ColumnStream(dict(zip(dtypes, [file, *waiting], strict=True)), dtypes)
+        yield stream
+        places = stream.close(file)
+        _write_index(file, format, stream.meta, places)
 
 
-def _lay_out(shapes: Mapping[str, tuple[str, int]]) -> tuple[dict[str, dict[str, Any]], int]:
-    places: dict[str, dict[str, Any]] = {}
-    end = ALIGN
-    for name, (dtype, size) in shapes.items():
-        little = np.dtype(dtype).newbyteorder("<")
-        places[name] = {"dtype": little.str, "size": size, "start": end}
-        end += round_up(size * little.itemsize, ALIGN)
-    return places, end
+class ColumnStream:
+    """Columns of a new file that are still growing."""
+
+    def __init__(self, files: Mapping[str, IO[bytes]], dtypes: Mapping[str, str]) -> None:
+        self.meta: dict[str, Any] = {}
+        self._files = files
+        self._dtypes = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in dtypes.items()}
+        self._sizes = dict.fromkeys(dtypes, 0)
+        self._hashes = {name: new_hash() for name in dtypes}
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        data = array_bytes(values.astype(self._dtypes[name], copy=False))
+        self._files[name].write(data)
+        self._hashes[name].update(data)
+        self._sizes[name] += values.size
+
+    def close(self, file: IO[bytes]) -> dict[str, dict[str, Any]]:
+        """Put the columns that waited behind the first one, and say where each of them lies."""
+        places: dict[str, dict[str, Any]] = {}
+        start = ALIGN
+        for name, source in self._files.items():
+            if source is not file:
+                source.seek(0)
+                shutil.copyfileobj(source, file, COPY_BYTES)
+            file.write(b"\0" * (-file.tell() % ALIGN))
+            dtype, size, checksum = self._dtypes[name].str, self._sizes[name], self._hashes[name].hexdigest()
+            places[name] = {"dtype": dtype, "size": size, "start": start, "checksum": checksum}
+            start = file.tell()
+        return places
 
 
 def _head(format: str) -> bytes:

@@ -1,8 +1,9 @@
 """Measure a data set: every row through the tokenizer, only the lengths kept.
 
-The source is read in blocks, by worker processes when it is large, and every block goes to a journal as soon as its turn comes. A build
-that is killed continues from there, and ends with the bytes of one that was not. A build whose output exists already measures only the
-rows that were appended since; if a row before them changed, or the tokenizer, or the format, it starts over.
+The source is read once, in blocks, by worker processes when it is large; they send back the bytes they read too, from which its
+fingerprint is made. Every block goes to a journal as soon as its turn comes. A build that is killed resumes from there, and ends with
+the bytes of one that was not. A build whose output exists already measures only the rows that were appended since; if a row before
+them changed, or the tokenizer, or the format, it starts over.
 
 Memory holds a few blocks, and the finished columns: 4 bytes for a length and the ids.
 """
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,16 +22,17 @@ from numpy.typing import NDArray
 from brim.core.columns import is_columns
 from brim.core.errors import DamagedError, DataError, OptionError
 from brim.core.progress import silent
+from brim.data.ids import SampleId
 from brim.data.journal import FORMAT as JOURNAL_FORMAT
 from brim.data.journal import Journal, Measured, discard_journal
 from brim.data.lengths import FORMAT, LengthCache
 from brim.data.pool import available_cores, ordered_map
+from brim.data.rows.encode import Where, measure_rows
 from brim.data.rows.encode import identity as tokens_identity
-from brim.data.rows.encode import measure_rows
 from brim.data.rows.format import Layout, RowFormat
 from brim.data.rows.open import layout_of, open_source
 from brim.data.rows.row_ids import IdBlock, join_ids, row_id, split_ids
-from brim.data.rows.source import Block, Source, Torn
+from brim.data.rows.source import Block, Rows, Source, Torn
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 
 # (rows done, tokens done, bytes done, bytes in all); the first call tells what did not have to be measured again.
@@ -54,28 +57,36 @@ class BlockMeasurer:
     tokenizer: Tokenizer
     layout: Layout
 
-    def __call__(self, block: Block) -> Measured:
-        read = self.source.read(block)
-        layout = self.layout
+    def __call__(self, block: Block) -> tuple[Measured, bytes]:
+        """The block, measured, and its bytes, for the digest of the source."""
+        read = self.source.read(block, raw=True)
+        where = partial(self.source.where_in, block)
+        lengths = measure_rows(read.rows, self.tokenizer, self.layout, where)
+        return as_measured(block, read, lengths, self.layout, where), read.raw
 
-        def where(number: int) -> str:
-            return self.source.where_in(block, number)
 
-        lengths = measure_rows(read.rows, self.tokenizer, layout, where)
-        number = 0
-        try:
-            ids, groups = [], []
-            for number, row in enumerate(read.rows):
-                ids.append(row_id(row, layout, number))
-                if layout.group_field is not None:
-                    groups.append(layout.group(row))
-        except DataError as error:
-            raise DataError(f"{where(number)}: {error}") from None
-        return Measured(block.start, block.stop, read.blank, lengths, IdBlock.of(ids, layout), groups if layout.group_field else None)
+def as_measured(block: Block, read: Rows, lengths: NDArray[np.int32], layout: Layout, where: Where) -> Measured:
+    """A block whose lengths are known, with the ids and groups of its rows.
+
+    Raises:
+        DataError: A row has no id or group though it should, or one that is not allowed.
+    """
+    number = 0
+    try:
+        ids: list[SampleId] = []
+        groups: list[str] = []
+        for number, row in enumerate(read.rows):
+            ids.append(row_id(row, layout, number))
+            if layout.group_field is not None:
+                groups.append(layout.group(row))
+    except DataError as error:
+        raise DataError(f"{where(number)}: {error}") from None
+    grouped = groups if layout.group_field is not None else None
+    return Measured(block.start, block.stop, read.blank, lengths, IdBlock.of(ids, layout), grouped)
 
 
 def build_lengths(
-    source: str | os.PathLike[str],
+    source: Source | str | os.PathLike[str],
     output: str | os.PathLike[str],
     tokenizer: str | os.PathLike[str] | Tokenizer = "byte",
     format: RowFormat | Layout | None = None,
@@ -84,9 +95,10 @@ def build_lengths(
     torn: Torn = "error",
     progress: Progress | None = None,
 ) -> Built:
-    """Measure the data set at `source` and write its `LengthCache` to `output`.
+    """Measure a data set, open already or at a path, and write its `LengthCache` to `output`.
 
     `workers` is the number of processes; 1 measures in this process, None chooses: this process for a few megabytes, else all cores.
+    `torn` is for a path, as in `open_source`; a source was opened with its own.
 
     Raises:
         DataError: A row or the data set is not what it should be; nothing is written.
@@ -95,7 +107,13 @@ def build_lengths(
     """
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers is {workers}; it must be at least 1")
-    data, output = open_source(source, torn=torn), Path(output)
+    if isinstance(source, str | os.PathLike):
+        data = open_source(source, torn=torn)
+    elif torn == "error":
+        data = source
+    else:
+        raise OptionError(f"torn={torn!r} is for a path; give it to open_source, which opened {source.path}")
+    output = Path(output)
     check_output(output, data.path)
     layout = format if isinstance(format, Layout) else layout_of(data, format or RowFormat())
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -118,8 +136,8 @@ def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress:
     old = _earlier(output, identity)
     done: list[Measured] = []
     if old is not None and source.starts_with(old.source["end"], old.source["digest"]):
-        done = [_as_measured(old, layout)]
-        if old.dataset_hash == source.fingerprint and old.source["torn"] == source.torn:
+        done = [_reused(old, layout)]
+        if _is_of(old, source):
             _Tally(progress, source, done)
             discard_journal(output)
             return Built(old, len(old), 0)
@@ -127,10 +145,11 @@ def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress:
     journal = Journal(output)
     keep = True
     try:
-        done += _recovered(journal, source, identity, start=done[-1].stop if done else 0)
+        header = {"format": JOURNAL_FORMAT, "identity": identity, "start": done[-1].stop if done else 0}
+        done += _recovered(journal, source, header)
         resumed = sum(len(part.lengths) for part in done) - reused
-        _measure_rest(measurer, journal, done, workers, progress)
-        cache = _joined(done, measurer, identity)
+        _measure_rest(measurer, journal, header, done, workers, progress)
+        cache = joined(done, source, measurer.tokenizer, layout)
         cache.save(output)
         keep = False
         return Built(cache, reused, resumed)
@@ -141,18 +160,44 @@ def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress:
         journal.close(keep=keep)
 
 
-def _measure_rest(measurer: BlockMeasurer, journal: Journal, done: list[Measured], workers: int | None, progress: Progress) -> None:
+def _measure_rest(
+    measurer: BlockMeasurer,
+    journal: Journal,
+    header: dict[str, Any],
+    done: list[Measured],
+    workers: int | None,
+    progress: Progress,
+) -> None:
     source = measurer.source
     start = done[-1].stop if done else 0
-    if workers is None:
-        left = source.size * (source.end - start) // max(source.end, 1)
-        workers = 1 if left < SMALL else available_cores()
     tally = _Tally(progress, source, done)
-    with closing(ordered_map(measurer, source.blocks(start), workers=workers)) as results:
-        for measured in results:
+    with closing(ordered_map(measurer, source.blocks(start), workers=workers or choose_workers(source, start))) as results:
+        for measured, raw in results:
+            source.absorb(Block(measured.start, measured.stop), raw)
+            # Before a record, a header that covers its rows: whoever resumes checks them against the data.
+            journal.begin({**header, "end": measured.stop, "digest": source.digest(measured.stop)})
             journal.append(measured)
             done.append(measured)
             tally.add(measured)
+
+
+def choose_workers(source: Source, start: int = 0) -> int:
+    """One process for a few megabytes, else one for each core."""
+    left = source.size * (source.end - start) // max(source.end, 1)
+    return 1 if left < SMALL else available_cores()
+
+
+def finished(output: Path, source: Source, identity: str) -> LengthCache | None:
+    """The table of exactly this data by this tokenizer and layout, if an earlier build left it at `output`."""
+    old = _earlier(output, identity)
+    # Its position and digest first: data that differs in length or beginning is not read to its end.
+    if old is None or old.source["end"] != source.end or not _is_of(old, source):
+        return None
+    return old
+
+
+def _is_of(table: LengthCache, source: Source) -> bool:
+    return table.dataset_hash == source.fingerprint and table.source["torn"] == source.torn
 
 
 class _Tally:
@@ -179,17 +224,13 @@ class _Tally:
         self._progress(self._rows, self._tokens, source.size * self._position // max(source.end, 1), source.size)
 
 
-def _recovered(journal: Journal, source: Source, identity: str, *, start: int) -> list[Measured]:
-    """What a killed build of the same output had measured, if it is still true; and a header for what is to come."""
+def _recovered(journal: Journal, source: Source, now: dict[str, Any]) -> list[Measured]:
+    """What a killed build of the same output had measured, if the rows it measured are still the same."""
     header, found = journal.recover()
-    now = {"format": JOURNAL_FORMAT, "identity": identity, "start": start, "end": source.end}
-    same = header is not None and all(header.get(key) == now[key] for key in ("format", "identity", "start"))
-    if not (header is not None and same and source.starts_with(header["end"], header["digest"])):
+    same = header is not None and all(header.get(key) == value for key, value in now.items())
+    if header is None or not same or not source.starts_with(header["end"], header["digest"]):
         journal.restart()
-        header, found = None, []
-    now["digest"] = source.fingerprint
-    if header != now:
-        journal.begin(now)
+        return []
     return found
 
 
@@ -205,15 +246,19 @@ def _earlier(output: Path, identity: str) -> LengthCache | None:
     return cache if known and cache.tokenizer_hash == identity else None
 
 
-def _as_measured(cache: LengthCache, layout: Layout) -> Measured:
+def _reused(cache: LengthCache, layout: Layout) -> Measured:
     groups = None if cache.groups is None else [cache.group_names[code] for code in cache.groups.tolist()]
     if groups is None and layout.group_field is not None:
         groups = [""] * len(cache)
     return Measured(0, cache.source["end"], cache.source["blank"], cache.lengths, split_ids(cache.ids, layout), groups)
 
 
-def _joined(done: Sequence[Measured], measurer: BlockMeasurer, identity: str) -> LengthCache:
-    source = measurer.source
+def joined(done: Sequence[Measured], source: Source, tokenizer: Tokenizer, layout: Layout) -> LengthCache:
+    """The table of a source whose blocks have all been measured.
+
+    Raises:
+        DataError: Two rows have the same id.
+    """
     lengths = np.concatenate([part.lengths for part in done])
     ids = join_ids([part.ids for part in done], len(lengths))
     if twice := ids.duplicate():
@@ -229,10 +274,11 @@ def _joined(done: Sequence[Measured], measurer: BlockMeasurer, identity: str) ->
         "digest": digest,
         "blank": sum(part.blank for part in done),
         "torn": source.torn,
-        "tokenizer": measurer.tokenizer.name,
-        "layout": asdict(measurer.layout) | {"fields": dict(measurer.layout.fields)},
+        "tokenizer": tokenizer.name,
+        "layout": asdict(layout) | {"fields": dict(layout.fields)},
     }
-    return LengthCache(ids, lengths, groups=groups, group_names=names, tokenizer_hash=identity, dataset_hash=digest, source=meta)
+    hashes = {"tokenizer_hash": tokens_identity(tokenizer, layout), "dataset_hash": digest}
+    return LengthCache(ids, lengths, groups=groups, group_names=names, source=meta, **hashes)
 
 
 def _join_groups(done: Sequence[Measured]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:

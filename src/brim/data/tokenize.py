@@ -1,31 +1,48 @@
 """Tokenise a data set into a `TokenStore`, once.
 
-The lengths are measured first and say how large the file will be, so tokens go straight to their place in it and memory holds a few
-blocks. Every row must come out as long as the table says: a data set or tokenizer that changed in between is an error, not a shift.
+`measure_and_tokenize` makes the length table and the store in one pass: the data is read once, every row goes through the tokenizer
+once. `build_tokens` makes the store of a data set that was measured before; every row must then come out as long as the table says: a
+data set or tokenizer that changed in between is an error, not a shift. Either way memory holds a few blocks.
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import begins
-from brim.core.columns import fill_columns
+from brim.core.columns import ColumnStream, stream_columns
 from brim.core.errors import DamagedError, DataError, MismatchError, OptionError
-from brim.core.progress import Progress
+from brim.core.progress import Progress, silent
+from brim.data.journal import Journal, Measured
 from brim.data.lengths import LengthCache
-from brim.data.pool import available_cores, ordered_map
-from brim.data.rows.encode import encode_rows, identity
+from brim.data.measure import as_measured, check_output, choose_workers, finished, joined
+from brim.data.pool import ordered_map
+from brim.data.rows.encode import encode_flat, identity
 from brim.data.rows.format import Layout
+from brim.data.rows.open import open_source
+from brim.data.rows.row_ids import IdBlock
 from brim.data.rows.source import Block, Source
 from brim.data.token_store import FORMAT, TokenStore, is_token_store
 from brim.data.tokenizer.base import Tokenizer
 
-SMALL = 4 << 20  # bytes that are encoded before a worker process would have started
+OTHERS = {"learned": "uint8", "length": "int32"}
+"""The columns of a store besides its tokens, and their types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """A block as a worker sends it back: its rows measured, their tokens, what is learned of them, and the bytes that were read."""
+
+    measured: Measured
+    tokens: NDArray[Any]
+    learned: NDArray[np.uint8]
+    raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +52,67 @@ class BlockEncoder:
     source: Source
     tokenizer: Tokenizer
     layout: Layout
+    dtype: str
+    with_ids: bool
+    """Whether ids and groups are wanted too; where a length table is there already, it has them."""
 
-    def __call__(self, block: Block) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
-        """Lengths, tokens and what is learned, of all rows of the block."""
-        encoded = encode_rows(self.source.read(block).rows, self.tokenizer, self.layout, lambda k: self.source.where_in(block, k))
-        lengths = np.array([len(ids) for ids, _ in encoded], np.int32)
-        tokens = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in encoded)])
-        return lengths, tokens, np.concatenate([np.empty(0, np.uint8), *(mask for _, mask in encoded)])
+    def __call__(self, block: Block) -> Tokenised:
+        read = self.source.read(block, raw=True)
+        where = partial(self.source.where_in, block)
+        lengths, tokens, learned = encode_flat(read.rows, self.tokenizer, self.layout, where)
+        if self.with_ids:
+            measured = as_measured(block, read, lengths, self.layout, where)
+        else:
+            measured = Measured(block.start, block.stop, read.blank, lengths, IdBlock())
+        return Tokenised(measured, tokens.astype(self.dtype), learned, read.raw)
+
+
+def measure_and_tokenize(
+    source: Source,
+    lengths: str | os.PathLike[str],
+    tokens: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    layout: Layout,
+    *,
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> tuple[LengthCache, TokenStore]:
+    """Write the length table and the token store of `source` in one pass, byte for byte as `build_lengths` and `build_tokens` do.
+
+    A table or store that is there already, of the same data and tokenizer, is opened and not made again. A pass that is killed leaves
+    neither half written; the next one starts over. `progress` is told how many bytes of how many are done.
+
+    Raises:
+        DataError: A row is not what it should be; nothing is written.
+        OptionError: An output cannot be written, or is something else than a length table or a token store.
+        BrimError: Another build is writing the same table, or a worker process died.
+    """
+    lengths = Path(lengths)
+    tokens = Path(tokens)
+    check_output(lengths, source.path)
+    table = finished(lengths, source, identity(tokenizer, layout))
+    if table is not None:
+        return table, build_tokens(source, tokens, tokenizer, layout, table, workers=workers, progress=progress)
+    _check_store(tokens)
+    journal = Journal(lengths)  # for its lock; it keeps no record here, since starting over costs less than a second pass
+    try:
+        done: list[Measured] = []
+        encoder = BlockEncoder(source, tokenizer, layout, _dtype(tokenizer, layout), with_ids=True)
+        with stream_columns(tokens, FORMAT, {"tokens": encoder.dtype, **OTHERS}) as columns:
+            for measured in _encode(encoder, columns, workers):
+                done.append(measured)
+                progress(source.size * measured.stop // max(source.end, 1), source.size)
+            table = joined(done, source, tokenizer, layout)
+            columns.append("length", table.lengths)
+            columns.meta.update(_meta(source, tokenizer, layout))
+        table.save(lengths)
+    finally:
+        journal.close(keep=False)
+    return table, TokenStore.load(tokens, check=False)
 
 
 def build_tokens(
-    source: Source,
+    source: Source | str | os.PathLike[str],
     output: str | os.PathLike[str],
     tokenizer: Tokenizer,
     layout: Layout,
@@ -54,61 +121,84 @@ def build_tokens(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> TokenStore:
-    """Write the store of `source`, whose lengths are in `table`, or open the one that is there if it is of the same data and tokenizer.
+    """Write the store of a data set, whose lengths are in `table`, or open the one that is there if it is of the same data and tokenizer.
+
+    `progress` is told how many rows of how many are done.
 
     Raises:
         MismatchError: A row is not as long as the table says.
         DataError: A row is not what it should be.
         OptionError: The output cannot be written, or is something else than a token store.
     """
+    data = open_source(source) if isinstance(source, str | os.PathLike) else source
     output = Path(output)
-    meta: dict[str, Any] = {"dataset_hash": source.fingerprint, "tokenizer_hash": identity(tokenizer, layout), "pad_id": tokenizer.pad_id}
-    if (there := _earlier(output, meta, len(table))) is not None:
+    if (there := _earlier(output, data, tokenizer, layout, len(table))) is not None:
         return there
-    total = int(table.lengths.sum(dtype=np.int64))
-    small = tokenizer.vocab_size <= 1 << 16 and layout.kind != "tokens"  # rows of tokens may hold any number
-    shapes = {"tokens": ("uint16" if small else "uint32", total), "learned": ("uint8", total), "length": ("int32", len(table))}
-    if workers is None:
-        workers = 1 if source.size < SMALL else available_cores()
-    with (
-        fill_columns(output, FORMAT, meta, shapes) as columns,
-        closing(ordered_map(BlockEncoder(source, tokenizer, layout), source.blocks(), workers=workers)) as blocks,
-    ):
-        columns["length"][:] = table.lengths
-        _fill(columns, blocks, table, source, progress)
+    encoder = BlockEncoder(data, tokenizer, layout, _dtype(tokenizer, layout), with_ids=False)
+    row = 0
+    with stream_columns(output, FORMAT, {"tokens": encoder.dtype, **OTHERS}) as columns:
+        for measured in _encode(encoder, columns, workers):
+            _check_lengths(table, row, measured.lengths, data)
+            row += len(measured.lengths)
+            if progress is not None:
+                progress(row, len(table))
+        if row != len(table):
+            raise MismatchError(f"{data.path} has {row} rows, its length table {len(table)}; measure it again with `brim lengths build`")
+        columns.append("length", table.lengths)
+        columns.meta.update(_meta(data, tokenizer, layout))
     return TokenStore.load(output, check=False)
 
 
-def _fill(columns: dict[str, NDArray[Any]], blocks: Any, table: LengthCache, source: Source, progress: Progress | None) -> None:
-    offsets, row = begins(table.lengths), 0
-    for lengths, tokens, learned in blocks:
-        expected = table.lengths[row : row + len(lengths)]
-        wrong = np.flatnonzero(lengths[: len(expected)] != expected)
-        if len(wrong) or len(expected) < len(lengths):
-            first = row + (int(wrong[0]) if len(wrong) else len(expected))
-            raise MismatchError(
-                f"{source.where(first)} is not as long as its length table says: the data or the tokenizer changed; measure it again with "
-                "`brim lengths build`"
-            )
-        if len(lengths):
-            start = int(offsets[row])
-            columns["tokens"][start : start + len(tokens)] = tokens
-            columns["learned"][start : start + len(tokens)] = learned
-            row += len(lengths)
-        if progress is not None:
-            progress(row, len(table))
-    if row != len(table):
-        raise MismatchError(f"{source.path} has {row} rows, its length table {len(table)}; measure it again with `brim lengths build`")
+def _encode(encoder: BlockEncoder, columns: ColumnStream, workers: int | None) -> Iterator[Measured]:
+    """Tokenise all blocks into the columns of a new store, and give them back measured, in their order."""
+    source = encoder.source
+    with closing(ordered_map(encoder, source.blocks(), workers=workers or choose_workers(source))) as blocks:
+        for block in blocks:
+            source.absorb(Block(block.measured.start, block.measured.stop), block.raw)
+            columns.append("tokens", block.tokens)
+            columns.append("learned", block.learned)
+            yield block.measured
 
 
-def _earlier(output: Path, meta: dict[str, Any], rows: int) -> TokenStore | None:
-    if not output.exists() or (output.is_file() and not output.stat().st_size):
+def _check_lengths(table: LengthCache, row: int, lengths: NDArray[np.int32], source: Source) -> None:
+    """Compare the rows from `row` on with the table."""
+    expected = table.lengths[row : row + len(lengths)]
+    wrong = np.flatnonzero(lengths[: len(expected)] != expected)
+    if len(wrong) or len(expected) < len(lengths):
+        first = row + (int(wrong[0]) if len(wrong) else len(expected))
+        raise MismatchError(
+            f"{source.where(first)} is not as long as its length table says: the data or the tokenizer changed; measure it again with "
+            "`brim lengths build`"
+        )
+
+
+def _dtype(tokenizer: Tokenizer, layout: Layout) -> str:
+    """16 bits where the vocabulary allows. Rows of tokens may hold any number."""
+    return "uint16" if tokenizer.vocab_size <= 1 << 16 and layout.kind != "tokens" else "uint32"
+
+
+def _meta(source: Source, tokenizer: Tokenizer, layout: Layout) -> dict[str, Any]:
+    """What a store says about itself."""
+    return {"dataset_hash": source.fingerprint, "tokenizer_hash": identity(tokenizer, layout), "pad_id": tokenizer.pad_id}
+
+
+def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout, rows: int) -> TokenStore | None:
+    """The store at `output`, if it is of the same data and tokenizer."""
+    if not _check_store(output):
         return None
-    if not is_token_store(output):
-        raise OptionError(f"will not replace {output}: it is not a token store; remove it or choose another output")
     try:
         store = TokenStore.load(output)
     except (DamagedError, DataError):
         return None
+    meta = _meta(source, tokenizer, layout)
     same = len(store) == rows and all(getattr(store, name) == value for name, value in meta.items())
     return store if same else None
+
+
+def _check_store(output: Path) -> bool:
+    """Whether something is at `output`, which must then be a token store: a mistyped output never costs anyone their data."""
+    if not output.exists() or (output.is_file() and not output.stat().st_size):
+        return False
+    if not is_token_store(output):
+        raise OptionError(f"will not replace {output}: it is not a token store; remove it or choose another output")
+    return True

@@ -6,16 +6,18 @@ response. Between the two stands a newline, unless the prompt is empty or ends i
 An instruction and its input are joined by an empty line. Rows of tokens are taken as they are, and so are conversations that went
 through a chat template, which writes its own start and end.
 
-`measure_rows` walks the same pieces as `encode_rows` and only counts them: the two cannot disagree on a length.
+`measure_rows` walks the same pieces as `encode_flat` and only counts them: the two cannot disagree on a length.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import bounds, segment_sums
 from brim.core.errors import DataError
 from brim.core.fingerprint import fingerprint
 from brim.data.rows.chat import Span, check_messages, plain, templated
@@ -42,8 +44,27 @@ def identity(tokenizer: Tokenizer, layout: Layout) -> str:
     return fingerprint(tokenizer=tokenizer.fingerprint, layout=layout.fingerprint)
 
 
+class Encoded(NamedTuple):
+    """Rows as tokens, laid end to end."""
+
+    lengths: NDArray[np.int32]
+    tokens: Tokens
+    learned: Mask
+
+
 def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> list[tuple[Tokens, Mask]]:
     """The tokens and the loss mask of every row. `where(k)` names the k-th of them in errors.
+
+    Raises:
+        DataError: A row does not have the shape, or has no tokens.
+    """
+    lengths, tokens, learned = encode_flat(rows, tokenizer, format, where)
+    edges = bounds(lengths).tolist()
+    return [(tokens[start:stop], learned[start:stop]) for start, stop in pairwise(edges)]
+
+
+def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> Encoded:
+    """The same without a pair of arrays for every row: all tokens in one array, all masks in another.
 
     Raises:
         DataError: A row does not have the shape, or has no tokens.
@@ -52,17 +73,39 @@ def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
     texts = iter(tokenizer.encode_batch([text for part in parts for text, _ in part.pieces if text is not None]))
     chats = iter(tokenizer.encode_ends([part.chat[0] for part in parts if part.chat is not None]))
     end = np.array([tokenizer.eos_id if tokenizer.eos_id is not None else -1], np.int32)
-    encoded: list[tuple[Tokens, Mask]] = []
-    for part in parts:
+    start = np.array([tokenizer.bos_id], np.int32) if tokenizer.adds_bos else None
+    # Every row is one or more arrays, each of which is learned as a whole or not at all; or one array with a mask of its own.
+    arrays: list[Tokens] = []
+    flags: list[bool] = []
+    counts: list[int] = []  # arrays of each row
+    masks: dict[int, Mask] = {}
+    for number, part in enumerate(parts):
+        before = len(arrays)
         if part.tokens is not None:
-            encoded.append(part.tokens)
+            arrays.append(part.tokens[0])
+            masks[number] = part.tokens[1]
         elif part.chat is not None:
             ids, ends = next(chats)
-            encoded.append((ids, _inside(ends, part.chat[1])))
+            arrays.append(ids)
+            masks[number] = _inside(ends, part.chat[1])
         else:
-            encoded.append(_join([(end if text is None else next(texts), learned) for text, learned in part.pieces], tokenizer))
-    _refuse_empty([len(ids) for ids, _ in encoded], where)
-    return encoded
+            if start is not None:
+                arrays.append(start)
+                flags.append(False)
+            for text, learned in part.pieces:
+                arrays.append(end if text is None else next(texts))
+                flags.append(learned)
+        counts.append(len(arrays) - before)
+        if number in masks:
+            flags.append(False)
+    sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
+    lengths = segment_sums(sizes, bounds(np.array(counts, np.int64))).astype(np.int32)
+    _refuse_empty(lengths.tolist(), where)
+    learned = np.repeat(np.array(flags, np.uint8), sizes)
+    edges = bounds(lengths)
+    for number, mask in masks.items():
+        learned[edges[number] : edges[number + 1]] = mask
+    return Encoded(lengths, np.concatenate([np.empty(0, np.int32), *arrays]), learned)
 
 
 def measure_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> NDArray[np.int32]:
@@ -167,14 +210,6 @@ def _integers(name: str, values: Any, low: int, high: int, size: int | None = No
     if size is not None and len(array) != size:
         raise DataError(f'"{name}" has {len(array)} entries for {size} tokens')
     return array.astype(np.int32)
-
-
-def _join(pieces: list[tuple[Tokens, bool]], tokenizer: Tokenizer) -> tuple[Tokens, Mask]:
-    if tokenizer.adds_bos:
-        pieces = [(np.array([tokenizer.bos_id], np.int32), False), *pieces]
-    ids = np.concatenate([tokens for tokens, _ in pieces])
-    mask = np.repeat(np.array([learned for _, learned in pieces], np.uint8), [len(tokens) for tokens, _ in pieces])
-    return ids, mask
 
 
 def _inside(ends: NDArray[np.int32], spans: list[Span]) -> Mask:

@@ -126,13 +126,20 @@ class Layout:
         """Changes with everything here that changes tokens, ids or groups."""
         return fingerprint(rules=RULES, **asdict(self))
 
+    def field(self, name: str) -> str:
+        """The field of a row that stands behind `name`."""
+        for known, field in self.fields:
+            if known == name:
+                return field
+        return name
+
     def value(self, row: Row, name: str) -> Any:
         """The field behind `name`, never null.
 
         Raises:
             DataError: It is missing or null. The message does not say where: the caller knows.
         """
-        field = dict(self.fields).get(name, name)
+        field = self.field(name)
         value = row.get(field)
         if value is None:
             raise DataError(missing(row, field, name))
@@ -141,7 +148,7 @@ class Layout:
     def text(self, row: Row, name: str) -> str:
         value = self.value(row, name)
         if not isinstance(value, str):
-            raise DataError(f'"{dict(self.fields).get(name, name)}" is {kind_of(value)}; it must be a string')
+            raise DataError(f'"{self.field(name)}" is {kind_of(value)}; it must be a string')
         return value
 
     def group(self, row: Row) -> str:

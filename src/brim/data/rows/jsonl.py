@@ -24,6 +24,7 @@ from brim.data.rows.source import Block, Rows, Torn
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 19
 READ_BYTES = 1 << 22
+TAIL_BYTES = 1 << 16  # most last lines are shorter
 NEWLINE = 10
 
 
@@ -70,15 +71,16 @@ class JsonlSource:
                 yield Block(start, stop)
                 start = stop
 
-    def read(self, block: Block) -> Rows:
-        lines = self._lines(block)
+    def read(self, block: Block, *, raw: bool = False) -> Rows:
+        data = self._bytes(block)
+        lines = self._split(block, data)
         try:
             rows: list[Any] = [orjson.loads(line) for line in lines if line and not line.isspace()]
         except orjson.JSONDecodeError:
             rows = [None]
         if not all(type(row) is dict for row in rows):
             rows = [self._parse(line, start) for start, line in self._located(block) if line and not line.isspace()]
-        return Rows(rows, len(lines) - len(rows))
+        return Rows(rows, len(lines) - len(rows), data if raw else b"")
 
     def where_in(self, block: Block, number: int) -> str:
         starts = [start for start, line in self._located(block) if line and not line.isspace()]
@@ -94,6 +96,14 @@ class JsonlSource:
             hash.update(chunk)
         self._hash = (end, hash)
         return hash.hexdigest()
+
+    def absorb(self, block: Block, raw: bytes) -> None:
+        if self._hash[0] > block.start:
+            return
+        # Where rows were appended to a last line without a newline, the newline lies between two blocks.
+        self.digest(block.start)
+        self._hash[1].update(raw)
+        self._hash = (block.stop, self._hash[1])
 
     def starts_with(self, end: int, digest: str) -> bool:
         """Rows may be appended to a file whose last line has no newline, but it must get one before anything else."""
@@ -159,10 +169,13 @@ class JsonlSource:
     def _bom(self) -> int:
         return len(BOM) if os.pread(self._file, len(BOM), 0) == BOM else 0
 
-    def _lines(self, block: Block) -> list[bytes]:
+    def _bytes(self, block: Block) -> bytes:
         data = os.pread(self._file, block.stop - block.start, block.start)
         if len(data) < block.stop - block.start:
             raise DataError(f"{self.path} became shorter while it was being read; run again when nothing writes to it")
+        return data
+
+    def _split(self, block: Block, data: bytes) -> list[bytes]:
         if block.start == 0:
             data = data[self._bom :]
         lines = data.split(b"\n")
@@ -170,7 +183,7 @@ class JsonlSource:
 
     def _located(self, block: Block) -> Iterator[tuple[int, bytes]]:
         start = block.start or self._bom
-        for line in self._lines(block):
+        for line in self._split(block, self._bytes(block)):
             yield start, line
             start += len(line) + 1
 
@@ -217,13 +230,13 @@ class JsonlSource:
 
     def _last_line(self) -> int:
         """The start of what follows the last newline."""
-        stop = self.size
+        stop, size = self.size, TAIL_BYTES
         while stop > 0:
-            start = max(0, stop - READ_BYTES)
+            start = max(0, stop - size)
             found = os.pread(self._file, stop - start, start).rfind(b"\n")
             if found >= 0:
                 return start + found + 1
-            stop = start
+            stop, size = start, READ_BYTES
         return 0
 
 

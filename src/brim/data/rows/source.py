@@ -22,10 +22,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a block, and how many blank lines lay between them."""
+    """The rows of a block, how many blank lines lay between them, and, if asked for, the bytes that the digest covers."""
 
     rows: list[dict[str, Any]]
     blank: int = 0
+    raw: bytes = b""
 
 
 class Source(Protocol):
@@ -65,13 +66,24 @@ class Source(Protocol):
         """Everything from a position to the end, in blocks of about half a megabyte or a thousand rows."""
         ...
 
-    def read(self, block: Block) -> Rows: ...
+    def read(self, block: Block, *, raw: bool = False) -> Rows:
+        """Read a block; with `raw`, together with the bytes that `absorb` continues the digest with."""
+        ...
+
     def where_in(self, block: Block, number: int) -> str:
         """The place of the `number`-th row of a block."""
         ...
 
     def digest(self, end: int) -> str:
         """Of everything before a position. Cheapest when asked for in ascending order."""
+        ...
+
+    def absorb(self, block: Block, raw: bytes) -> None:
+        """Continue the digest with a block that was read already, perhaps by another process, so that it need not be read again.
+
+        Blocks are absorbed in ascending order. One that does not continue what was digested before is ignored: `digest` then
+        reads what it lacks.
+        """
         ...
 
     def starts_with(self, end: int, digest: str) -> bool:

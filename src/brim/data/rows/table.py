@@ -47,8 +47,9 @@ class TableSource(ABC):
         for first in range(start, self.end, self._block_rows):
             yield Block(first, min(first + self._block_rows, self.end))
 
-    def read(self, block: Block) -> Rows:
-        return Rows(self.rows(block.start, block.stop))
+    def read(self, block: Block, *, raw: bool = False) -> Rows:
+        rows = self.rows(block.start, block.stop)
+        return Rows(rows, raw=_as_json(rows) if raw else b"")
 
     def where_in(self, block: Block, number: int) -> str:
         return self.where(block.start + number)
@@ -60,10 +61,15 @@ class TableSource(ABC):
     def digest(self, end: int) -> str:
         done, hash = self._hash if self._hash is not None and self._hash[0] <= end else (0, new_hash())
         for first in range(done, end, self._block_rows):
-            for row in self.rows(first, min(first + self._block_rows, end)):
-                hash.update(orjson.dumps(row, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE))
+            hash.update(_as_json(self.rows(first, min(first + self._block_rows, end))))
         self._hash = (end, hash)
         return hash.hexdigest()
+
+    def absorb(self, block: Block, raw: bytes) -> None:
+        done, hash = self._hash if self._hash is not None else (0, new_hash())
+        if done == block.start:
+            hash.update(raw)
+            self._hash = (block.stop, hash)
 
     def starts_with(self, end: int, digest: str) -> bool:
         return 0 <= end <= self.end and self.digest(end) == digest
@@ -71,6 +77,12 @@ class TableSource(ABC):
     @property
     def _block_rows(self) -> int:
         return max(16, min(1000, BLOCK_BYTES * self.end // max(self.size, 1)))
+
+
+def _as_json(rows: list[dict[str, Any]]) -> bytes:
+    """Rows as the digest covers them: JSON lines with sorted keys."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return b"".join(orjson.dumps(row, default=_plain, option=options) for row in rows)
 
 
 def _plain(value: Any) -> Any:
