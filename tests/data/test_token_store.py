@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import pickle
 import signal
 import subprocess
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from brim import BrimError, DamagedError, DataError, LengthCache, MismatchError, OptionError, Sample, TokenStore
 from brim.data.measure import build_lengths
+from brim.data.rows import jsonl
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import layout_of, open_source
 from brim.data.samples import Samples
 from brim.data.synthetic import write_sample_data
 from brim.data.token_store import Spans, is_token_store
-from brim.data.tokenize import build_tokens
+from brim.data.tokenize import build_tokens, measure_and_tokenize
 from brim.data.tokenizer.base import load_tokenizer
 
 
@@ -189,7 +191,7 @@ from brim import LengthCache
 from brim.data.rows import jsonl
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import layout_of, open_source
-from brim.data.tokenize import build_tokens
+from brim.data.tokenize import build_tokens, measure_and_tokenize
 from brim.data.tokenizer.base import load_tokenizer
 
 jsonl.BLOCK_BYTES = 2000
@@ -346,3 +348,86 @@ def test_the_lengths_of_a_store_are_those_of_its_table(data, tmp_path):
     assert np.array_equal(store.lengths, table.lengths)
     assert (store.dataset_hash, store.tokenizer_hash) == (table.dataset_hash, table.tokenizer_hash)
     assert not store.tokens.flags.writeable
+
+
+def test_one_pass_gives_the_bytes_of_two(data, tmp_path, small_blocks):
+    """The definition: measure, then tokenise what was measured."""
+    store = build(data, tmp_path / "tokens", "gpt2")
+    for workers in (1, 2):
+        source, tokenizer, layout, table = measured(data, "gpt2")
+        outputs = (tmp_path / f"{workers}.lengths", tmp_path / f"{workers}.tokens")
+        found, tokens = measure_and_tokenize(source, *outputs, tokenizer, layout, workers=workers)
+        assert outputs[0].read_bytes() == data.with_suffix(".gpt2.lengths").read_bytes()
+        assert outputs[1].read_bytes() == (tmp_path / "tokens").read_bytes()
+        assert (found.fingerprint, tokens.dataset_hash) == (table.fingerprint, store.dataset_hash)
+
+
+class Counting:
+    """A tokenizer that counts the texts it is given."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.texts = []
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def encode_batch(self, texts):
+        self.texts += texts
+        return self.tokenizer.encode_batch(texts)
+
+    def count_batch(self, texts):
+        self.texts += texts
+        return self.tokenizer.count_batch(texts)
+
+
+def test_one_pass_reads_the_data_once_and_tokenises_every_row_once(tmp_path, monkeypatch):
+    path = write_rows(tmp_path / "rows.jsonl", [{"text": f"row {n} " + "x" * 1000} for n in range(3000)])
+    read = []
+    pread = os.pread
+
+    def counted(file, size, offset):
+        data = pread(file, size, offset)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    source = open_source(path)
+    tokenizer = Counting(load_tokenizer("byte"))
+    layout = layout_of(source, RowFormat())
+    measure_and_tokenize(source, tmp_path / "lengths", tmp_path / "tokens", tokenizer, layout, workers=1)
+    assert tokenizer.texts == [row["text"] for row in map(json.loads, path.read_text().splitlines())]
+    # Besides the rows themselves: the first block, which settles the layout, and the tail, in which the last line begins.
+    assert sum(read) <= path.stat().st_size + jsonl.BLOCK_BYTES + jsonl.TAIL_BYTES + 4000
+
+
+def test_one_pass_opens_what_is_there_and_makes_what_is_missing(data, tmp_path):
+    lengths, tokens = tmp_path / "lengths", tmp_path / "tokens"
+
+    def made():
+        source, tokenizer, layout, _ = measured(data)
+        counting = Counting(tokenizer)
+        table, store = measure_and_tokenize(source, lengths, tokens, counting, layout)
+        assert_equals_samples(store, Samples(source, tokenizer))
+        assert np.array_equal(table.lengths, store.lengths)
+        return len(counting.texts)
+
+    assert made() == 400  # a prompt and a response of every row
+    assert made() == 0
+    tokens.unlink()
+    assert made() == 400
+    lengths.unlink()
+    assert made() == 400
+    write_sample_data(data, 210)
+    assert made() == 420
+
+
+def test_a_refused_pass_writes_neither_file(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [{"id": 1, "text": "a"}, {"id": 1, "text": "b"}])
+    source = open_source(path)
+    with pytest.raises(DataError, match="id 1 is taken already"):
+        measure_and_tokenize(source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat()))
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
+    (tmp_path / "t").write_text("years of work")
+    with pytest.raises(OptionError, match="is not a token store"):
+        measure_and_tokenize(source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat()))

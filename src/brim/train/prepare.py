@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from brim.batch.token_source import check_belongs
+from brim.batch.token_source import check_belongs, check_identity
 from brim.core.errors import DataError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import permutation
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
-from brim.data.measure import build_lengths, open_as_measured
+from brim.data.measure import open_as_measured
+from brim.data.rows.encode import identity
 from brim.data.rows.format import Layout, RowFormat
 from brim.data.rows.open import layout_of, open_source
 from brim.data.rows.source import Source
-from brim.data.samples import Samples
 from brim.data.token_store import TokenStore
-from brim.data.tokenize import build_tokens
+from brim.data.tokenize import measure_and_tokenize
 from brim.data.tokenizer.base import Tokenizer
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.plan import BatchPlan
@@ -54,21 +54,20 @@ class Prepared:
     eval_store: TokenStore | None = None
 
 
-def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepared:
-    """
+def prepare(config: SftConfig, tokenizer: Tokenizer, plan: BatchPlan | None = None, bar: Bar = no_bar) -> Prepared:
+    """Tokenise the data of a run, and plan it unless `plan` is given, which is then the one at `config.batchplan`.
+
+    The data is opened once, read once and tokenised once; what an earlier run of the same output left is used again.
+
     Raises:
         MismatchError: The plan does not belong to the data or the tokenizer.
         LengthError: A sample does not fit the budget.
     """
     folder = Path(config.output) / "data"
-    plan = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
     if plan is not None and plan.world_size > 1:
         raise OptionError(
             f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
         )
-    if plan is not None:  # before anything is tokenised for nothing
-        source, layout = _opened(config.data, config.format, plan)
-        check_belongs(plan, Samples(source, tokenizer, layout))
     table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar)
     eval_table, eval_store = None, None
     if config.eval_data is not None:
@@ -79,7 +78,8 @@ def prepare(config: SftConfig, tokenizer: Tokenizer, bar: Bar = no_bar) -> Prepa
         plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
     elif config.epochs is not None and config.epochs > plan.num_epochs:
         raise OptionError(f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for fewer")
-    check_belongs(plan, store)
+    else:
+        check_belongs(plan, store)
     check_something_to_learn(store)
     eval_plan = None
     if eval_table is not None:
@@ -138,18 +138,12 @@ def _opened(data: str, format: RowFormat, like: BatchPlan | None) -> tuple[Sourc
 
 def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat, like: BatchPlan | None, target: Path, bar: Bar) -> Part:
     source, layout = _opened(data, format, like)
+    if like is not None and like.table.dataset_hash:
+        check_identity(like, identity(tokenizer, layout))  # before anything is tokenised for nothing
     target.parent.mkdir(parents=True, exist_ok=True)
-    with bar(f"measuring {source.path.name}") as progress:
-        done = build_lengths(
-            data,
-            target.with_suffix(".lengths"),
-            tokenizer,
-            layout,
-            torn="skip" if source.torn else "error",
-            progress=lambda rows, tokens, done, total: progress(done, total),
-        )
+    lengths, tokens = target.with_suffix(".lengths"), target.with_suffix(".tokens")
     with bar(f"tokenizing {source.path.name}") as progress:
-        return done.cache, build_tokens(source, target.with_suffix(".tokens"), tokenizer, layout, done.cache, progress=progress)
+        return measure_and_tokenize(source, lengths, tokens, tokenizer, layout, progress=progress)
 
 
 def _hold_out(table: LengthCache, store: TokenStore, share: float, seed: int) -> tuple[Part, Part]:

@@ -95,7 +95,7 @@ class SftRun(CausalRun[SftConfig]):
             source = self.find_source(saved)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
             self.tokenizer = self.find_tokenizer(source, planned)
-            self.prepared = self._prepare(bar)
+            self.prepared = self._prepare(planned, bar)
             self.plan = self._stepped(self.prepared.plan, saved)
             _check_same_plan(self.plan, saved)
             self.load(source, saved)
@@ -115,10 +115,10 @@ class SftRun(CausalRun[SftConfig]):
         if rows is not None:
             self.ranks.together(lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None)
 
-    def _prepare(self, bar: Bar) -> Prepared:
+    def _prepare(self, planned: BatchPlan | None, bar: Bar) -> Prepared:
         """Prepare on the main rank first: the others find what it wrote."""
-        prepared = self.ranks.together(lambda: prepare(self.config, self.tokenizer, bar) if self.ranks.is_main else None)
-        return prepared or prepare(self.config, self.tokenizer)
+        prepared = self.ranks.together(lambda: prepare(self.config, self.tokenizer, planned, bar) if self.ranks.is_main else None)
+        return prepared or prepare(self.config, self.tokenizer, planned)
 
     def _stepped(self, plan: BatchPlan, saved: Saved | None) -> BatchPlan:
         """Fix the steps of the plan: by itself, by the options, by the run that is resumed, or by the number of ranks."""

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from brim.batch.batch import Batch
-from brim.batch.by_id import SamplesAtHand, token_source
 from brim.batch.collate import collate
 from brim.batch.files.manifest import MANIFEST, PLAN, TOKENS, Manifest, batch_file, epoch_files
 from brim.batch.files.npz import UnreadableError, write_batch
-from brim.batch.token_source import check_belongs
+from brim.batch.token_source import SamplesAtHand, check_belongs, token_source
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.lock import locked
