@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import bounds, segment_sums
+from brim.core.arrays import offsets, segment_sums
 from brim.core.errors import DataError
 from brim.core.fingerprint import fingerprint
 from brim.data.rows.chat import Span, check_messages, plain, templated
@@ -59,7 +59,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
         DataError: A row does not have the shape, or has no tokens.
     """
     lengths, tokens, learned = encode_flat(rows, tokenizer, format, where)
-    edges = bounds(lengths).tolist()
+    edges = offsets(lengths).tolist()
     return [(tokens[start:stop], learned[start:stop]) for start, stop in pairwise(edges)]
 
 
@@ -99,10 +99,10 @@ def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
         if number in masks:
             flags.append(False)
     sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
-    lengths = segment_sums(sizes, bounds(np.array(counts, np.int64))).astype(np.int32)
+    lengths = segment_sums(sizes, offsets(np.array(counts, np.int64))).astype(np.int32)
     _refuse_empty(lengths.tolist(), where)
     learned = np.repeat(np.array(flags, np.uint8), sizes)
-    edges = bounds(lengths)
+    edges = offsets(lengths)
     for number, mask in masks.items():
         learned[edges[number] : edges[number + 1]] = mask
     return Encoded(lengths, np.concatenate([np.empty(0, np.int32), *arrays]), learned)
