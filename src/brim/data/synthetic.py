@@ -13,7 +13,7 @@ import orjson
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError
-from brim.core.rng import raw_bits
+from brim.core.rng import below, raw_bits
 from brim.data.synthetic_tasks import TASKS
 
 CHUNK = 1000  # rows that share a stream of random words
@@ -75,7 +75,7 @@ class Draw:
             self._words = iter(raw_bits(WORDS, seed=seed, purpose=purpose, epoch=self._refills).tolist())
             self._refills += 1
             word = next(self._words)
-        return (word >> 32) * limit >> 32
+        return below(word, limit)
 
     def between(self, low: int, high: int) -> int:
         return low + self.below(high - low + 1)

@@ -125,5 +125,5 @@ def _cut(order: NDArray[np.int64], take: NDArray[np.int32], bounds: NDArray[np.i
     ptr = np.array([*starts, len(order)], np.int64)
     if kept is None:
         return Groups(order, ptr, np.empty(0, np.int64))
-    ptr = offsets(kept)[ptr]  # places move down past what was dropped
+    ptr = offsets(kept.astype(np.int64))[ptr]  # places move down past what was dropped
     return Groups(order[kept], ptr, np.concatenate([np.empty(0, np.int64), *dropped]))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.core.options import check_counts
-from brim.core.rng import raw_bits
+from brim.core.rng import share
 from brim.envs.episode import DIFFICULTIES, LEVELS
 
 FORMAT = "brim.curriculum/1"
@@ -101,9 +101,9 @@ class Curriculum:
         above = min((level for level in inside if inside[level] > self.target), key=inside.__getitem__, default=None)
         if below is None or above is None:
             return [below or above or ""] * len(numbers)
-        share = (self.target - inside[below]) / (inside[above] - inside[below])
-        drawn = [int(raw_bits(1, seed=seed, purpose="level", epoch=number)[0]) / 2**64 for number in numbers]
-        return [above if draw < share else below for draw in drawn]
+        nearer = (self.target - inside[below]) / (inside[above] - inside[below])
+        drawn = [share(seed=seed, purpose="level", epoch=number) for number in numbers]
+        return [above if draw < nearer else below for draw in drawn]
 
     def state_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, "config": asdict(self.config), "target": self.target, "wins": self.wins, "played": self.played}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import LengthError, OptionError
 from brim.core.options import check_counts
-from brim.core.rng import raw_bits
+from brim.core.rng import new_seed, raw_bits
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.plan.config import BatchingConfig
@@ -48,8 +48,8 @@ class WindowConfig:
 
     def plan_config(self, window_id: int) -> BatchingConfig:
         """The batching options with the seed of one window."""
-        bits = raw_bits(1, seed=self.seed, purpose="window plan", epoch=window_id)
-        return replace(self.batching, seed=int(bits[0]) >> 1)
+        seed = new_seed(seed=self.seed, purpose="window plan", epoch=window_id)
+        return replace(self.batching, seed=seed)
 
 
 def largest_window(new: int, old: int, overlap: float) -> int:

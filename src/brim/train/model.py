@@ -12,7 +12,7 @@ import numpy as np
 from brim.core.errors import LengthError, MismatchError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
-from brim.core.rng import raw_bits
+from brim.core.rng import new_seed
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
 from brim.data.tokenizer.hf import HfTokenizer, from_backend, from_directory
 from brim.plan.config import PadPolicy
@@ -159,7 +159,7 @@ def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
     """
     transformers = need("transformers", extra="train", user=USER)
     with torch.random.fork_rng(devices=[]), quiet():
-        torch.manual_seed(int(raw_bits(1, seed=config.seed, purpose="init")[0]) >> 1)
+        torch.manual_seed(new_seed(seed=config.seed, purpose="init"))
         model = _tiny(transformers, tokenizer) if config.model == "tiny" else _load(transformers, config.model)
         return _fitted(model, config, tokenizer)
 
@@ -179,7 +179,7 @@ def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Mo
     if other is not None:
         raise OptionError(f"the weights of the model must be in float32, but {other}; call model.float() first, and use bf16=True")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(raw_bits(1, seed=config.seed, purpose="init")[0]) >> 1)
+        torch.manual_seed(new_seed(seed=config.seed, purpose="init"))
         return _fitted(model, config, tokenizer)
 
 

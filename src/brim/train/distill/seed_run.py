@@ -17,7 +17,7 @@ from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
 from brim.core.progress import Say, silent
-from brim.core.rng import raw_bits
+from brim.core.rng import new_seed
 from brim.envs.darkroom.histories import Histories, split_goals
 from brim.plan.distributed import DistributedConfig
 from brim.train.callbacks import Callback
@@ -198,7 +198,7 @@ def _run_config(config: DistillConfig, folder: Path, seed: int) -> RunConfig:
 def new_model(config: DistillConfig, seed: int) -> CompressedAD:
     """A model with the first weights of a seed; torch's own generator stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(raw_bits(1, seed=seed, purpose="first weights")[0] >> np.uint64(1)))
+        torch.manual_seed(new_seed(seed=seed, purpose="first weights"))
         return CompressedAD(config.model, size=config.histories.room.size, window=config.data.window)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from brim.core.errors import BrimError
-from brim.core.rng import raw_bits
+from brim.core.rng import share
 from brim.envs.episode import EpisodeStatus
 from brim.envs.puzzle.episode import GymEpisode
 from brim.envs.puzzle.games import EpisodeSpec
@@ -65,7 +65,7 @@ def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tu
     numbers = range(number * size, (number + 1) * size)
     levels = curriculum.levels(numbers, seed=config.seed)
     specs = [replace(config.gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)]
-    draws = [int(raw_bits(1, seed=config.seed, purpose="guided", epoch=number)[0]) / 2**64 for number in numbers]
+    draws = [share(seed=config.seed, purpose="guided", epoch=number) for number in numbers]
     guided = [spec for spec, draw in zip(specs, draws, strict=True) if draw < config.guided]
     own = [spec for spec, draw in zip(specs, draws, strict=True) if draw >= config.guided]
     return guided, own
