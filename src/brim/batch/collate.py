@@ -44,7 +44,7 @@ def collate(
     total = int(microbatch.lengths.sum())
     row_ptr = np.array([0, len(microbatch.lengths)]) if flat else microbatch.row_ptr
     shape = (1, max(total, 1)) if flat else microbatch.shape
-    arrays = _lay_out(
+    arrays = lay_out(
         spans,
         microbatch.lengths,
         row_ptr,
@@ -80,7 +80,7 @@ def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_i
         raise LengthError(f"sample {sample.id!r} has {longest} tokens and does not fit in {width}; raise max_len, or cut it before")
     rows = np.arange(len(samples))
     spans = store.spans(rows, np.zeros(len(samples), np.int32), store.lengths)
-    arrays = _lay_out(spans, store.lengths, np.arange(len(samples) + 1), (len(samples), width), pad_id, dtype)
+    arrays = lay_out(spans, store.lengths, np.arange(len(samples) + 1), (len(samples), width), pad_id, dtype)
     return Batch(**arrays, ids=tuple(sample.id for sample in samples))
 
 
@@ -103,8 +103,8 @@ def pad_sequences(
     return padded
 
 
-def _lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]) -> dict[str, Any]:
-    """Sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before it in its row."""
+def lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]) -> dict[str, Any]:
+    """Lay sequences out in rows: sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before it."""
     tokens, positions, labels = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
     segment_ids, loss_mask = np.empty(shape, np.int32), np.empty(shape, np.uint8)
     arrays = (tokens, segment_ids, positions, loss_mask, labels)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.batch.collate import lay_out
 from brim.core.errors import DataError, LengthError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.data.sample import Sample
+from brim.data.token_store import TokenStore
 from brim.plan.packing import PackingConfig, PackingMetrics, pack
 
 
@@ -69,23 +71,24 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
         if sample.segment_ids is not None:
             raise DataError(f"sample {sample.id!r} has segments of its own; pack the samples it was made of instead")
     rows = pack(lengths, config.max_length, mode=config.mode, max_sequences=config.max_sequences)
-    return [_lay_out([samples[i] for i in row.tolist()], config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
+    store = TokenStore.from_samples(samples)
+    return [_packed(samples, store, row, config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
 
 
-def _lay_out(samples: Sequence[Sample], width: int, pad_id: int) -> PackedSequence:
-    lengths = tuple(sample.length for sample in samples)
-    width = max(width, sum(lengths))
-    input_ids = np.full(width, pad_id, np.int32)
-    loss_mask, segment_ids, positions = np.zeros(width, np.uint8), np.zeros(width, np.int32), np.zeros(width, np.int32)
-    end = 0
-    for number, sample in enumerate(samples, 1):
-        start, end = end, end + sample.length
-        input_ids[start:end] = sample.input_ids
-        loss_mask[start:end] = sample.loss_mask
-        loss_mask[start : start + 1] = 0
-        segment_ids[start:end] = number
-        positions[start:end] = np.arange(sample.length)
-    return PackedSequence(input_ids, loss_mask, segment_ids, positions, tuple(sample.id for sample in samples), lengths)
+def _packed(samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int64], width: int, pad_id: int) -> PackedSequence:
+    """One row, of at least `width` tokens, laid out as a batch of one row is."""
+    lengths = store.lengths[row]
+    spans = store.spans(row, np.zeros(len(row), np.int32), lengths)
+    shape = (1, max(width, int(lengths.sum())))
+    arrays = lay_out(spans, lengths, np.array([0, len(row)]), shape, pad_id, np.int32)
+    return PackedSequence(
+        input_ids=arrays["tokens"][0],
+        loss_mask=arrays["loss_mask"][0],
+        segment_ids=arrays["segment_ids"][0],
+        positions=arrays["positions"][0],
+        sample_ids=tuple(samples[number].id for number in row.tolist()),
+        sample_lengths=tuple(lengths.tolist()),
+    )
 
 
 def compute_packing_metrics(packed: Sequence[PackedSequence]) -> PackingMetrics:
