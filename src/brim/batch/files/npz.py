@@ -56,7 +56,7 @@ def write_batch(path: Path, batch: Batch, directory: str) -> None:
     _batch(arrays)
     arrays["directory"] = np.frombuffer(bytes.fromhex(directory), np.uint8)
     data = npz_bytes(arrays)
-    with atomic_file(path) as file:
+    with atomic_file(path, durable=False) as file:  # a batch that is lost is written again
         file.write(data)
 
 
