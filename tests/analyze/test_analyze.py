@@ -30,7 +30,7 @@ from brim.analyze.counts import LengthCounts, as_table
 from brim.analyze.strategies import grouped_batches, random_batches, strategy_of
 from brim.core.arrays import count_values
 from brim.data.ids import Ids
-from brim.plan.deal import cost
+from brim.plan.cost import cost
 
 LENGTHS = st.lists(st.integers(0, 200), min_size=1, max_size=100)
 
