@@ -218,7 +218,7 @@ def test_going_on_from_an_earlier_checkpoint_sets_the_later_ones_aside(options):
     said = []
     result = train_sft(config, resume=first, on_message=said.append)
     assert result.taken == 2
-    assert sum("a later checkpoint" in text for text in said) == 2
+    assert sum("renamed a newer checkpoint to" in text for text in said) == 2
     assert len(list(Path(config.output).glob("abandoned-checkpoint-*"))) == 2
     assert find_checkpoint(config.output).name == f"checkpoint-{result.steps:08d}"
 

@@ -1,4 +1,4 @@
-"""A step whose loss is not finite, kept so that it can be looked at: the weights it met and the batches that did it."""
+"""A step whose loss is not finite, saved to be examined: the weights before it and the microbatches that caused it."""
 
 import json
 from dataclasses import asdict, fields, replace
@@ -45,7 +45,7 @@ for batch in batches:
 def save_repro(
     directory: Path, config: CausalConfig, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer, batches: list[TensorBatch]
 ) -> None:
-    """The weights, the batches, and a script that computes their losses again."""
+    """Save the weights, the microbatches, and a script that computes their losses again."""
     with atomic_directory(directory, replaces=lambda there: (there / INDEX).exists()) as target:
         save_model(target / MODEL, model, weights, tokenizer)
         listed: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ def save_repro(
 
 
 def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
-    """The module as it was trained, and the batches."""
+    """Load the module as it was trained, and the microbatches."""
     content = json.loads((directory / INDEX).read_bytes())
     config = CausalConfig.from_dict({name: content["config"][name] for name in KNOWN if name in content["config"]})
     stored = directory / MODEL / TOKENIZER

@@ -72,10 +72,10 @@ FORMS: dict[Attention, Segments] = {
 
 
 def choose_attention(model: Any, wanted: Attention, *, packed: bool, longest: int) -> Segments:
-    """Set the model's attention, and say how it is told about segments. Packed rows are tried out on the model before they are trusted.
+    """Set the model's attention, and return how it is told about segments. Packed rows are tried on the model before they are used.
 
     Raises:
-        OptionError: The attention that was asked for cannot be had, or mixes the samples of packed rows.
+        OptionError: The attention that was asked for is not available, or mixes the samples of packed rows.
     """
     if wanted != "auto":
         _set(model, wanted)
@@ -93,7 +93,7 @@ def choose_attention(model: Any, wanted: Attention, *, packed: bool, longest: in
 
 
 def _slides(model: Any, longest: int) -> bool:
-    """Whether some layers look back less far than a segment is long: one mask for all layers does not tell them so."""
+    """Whether some layers have an attention window shorter than a segment, which one mask for all layers cannot express."""
     window = getattr(model.config, "sliding_window", None)
     return window is not None and longest > window
 
@@ -105,7 +105,7 @@ def _set(model: Any, name: str) -> None:
     try:
         inner.set_attn_implementation(attention.register() if name == "brim" else name)
     except (ValueError, ImportError) as error:
-        raise OptionError(f"the attention {name} cannot be had here: {str(error).splitlines()[0]}") from None
+        raise OptionError(f"the attention {name} is not available here: {str(error).splitlines()[0]}") from None
 
 
 def _try_set(model: Any, name: str) -> bool:
@@ -119,7 +119,7 @@ def _try_set(model: Any, name: str) -> bool:
 
 
 def keeps_segments_apart(model: Any, form: Segments) -> bool:
-    """Whether two samples in one row give the logits that each gives alone."""
+    """Whether two samples in one row have the logits that each has alone."""
     device = next(model.parameters()).device
     training = model.training
     model.eval()
@@ -132,7 +132,7 @@ def keeps_segments_apart(model: Any, form: Segments) -> bool:
             rows = [torch.tensor(sample.input_ids[None], dtype=torch.int64, device=device) for sample in samples]
             alone = torch.cat([model(input_ids=row).logits[0].float() for row in rows])
     except (OptionError, TypeError, ValueError, RuntimeError):
-        return False  # this model cannot be asked in this form
+        return False  # this model does not take inputs of this form
     finally:
         model.train(training)
     return bool((both - alone).abs().max() <= 1e-3 * alone.abs().max().clamp(min=1))

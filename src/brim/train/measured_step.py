@@ -1,7 +1,7 @@
-"""One training step of any size, to be measured: what `brim train sft` does to a microbatch, on made-up tokens.
+"""One training step of any size, to be measured: what `brim train sft` does with a microbatch, on random tokens.
 
 Forward, backward, clipping and AdamW are those of a run (`Stepper`, `SftLoss`), and so are the choice of attention, LoRA and bf16. The
-learning rate is 0: the work is the same, and no weight goes astray. Every token is learned but the first of a segment, so the model's
+learning rate is 0: the work is the same, and the weights stay. Every token is learned but the first of a segment, so the model's
 head is computed wherever it ever could be, and the memory that is measured is an upper bound for data with prompts that are only read.
 
 Importing this loads no torch: the options are pickled by a process that needs none, and called in a child that does.
@@ -27,11 +27,11 @@ from brim.train.config import SftConfig
 
 Layout = Literal["packed", "padded"]
 DRAWN = 16384
-"""How many lengths are drawn from a table; larger microbatches begin again with the first."""
+"""Number of lengths that are drawn from a table; larger microbatches repeat them."""
 
 
 def draw_lengths(lengths: NDArray[np.integer[Any]], seed: int) -> tuple[int, ...]:
-    """Lengths as they come in a table, with replacement; the longest is the last of them, so that it is known to a trial.
+    """Draw lengths from a table, with replacement; the longest of the table is the last one, so that it is measured too.
 
     Empty samples are left out: they are no segment.
 
@@ -47,17 +47,17 @@ def draw_lengths(lengths: NDArray[np.integer[Any]], seed: int) -> tuple[int, ...
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTrial:
-    """What to measure. Called in the process that measures, it builds the model, once for all sizes."""
+    """What to measure. Calling it, in the process that measures, builds the model, once for all sizes."""
 
     config: SftConfig
     layout: Layout = "packed"
     """One flat row of segments, as packed plans are trained, or rows that are all full: no microbatch of so many slots costs more."""
     length: int = 512
-    """Of a row, or of every segment but the last."""
+    """Length of a row, or of every segment but the last."""
     drawn: tuple[int, ...] | None = None
-    """Of the segments, one after the other, instead of `length`; for packed only."""
+    """Lengths of the segments, one after the other, instead of `length`; for the packed layout only."""
     memory: int | None = None
-    """The most bytes of a GPU's memory; the CPU's is watched from outside."""
+    """Upper limit of a GPU's memory in bytes; that of the CPU is watched from outside."""
 
     def __post_init__(self) -> None:
         one_of("layout", self.layout, get_args(Layout))
@@ -74,7 +74,7 @@ class TrainingTrial:
         return self.length if self.drawn is None else max(self.drawn)
 
     def segments(self, size: int) -> NDArray[np.int32]:
-        """The lengths in a microbatch of `size` tokens. Packed ones add up to it, padded ones to the whole rows in it."""
+        """Return the lengths in a microbatch of `size` tokens. Packed ones add up to it, padded ones to the whole rows in it."""
         if self.layout == "padded":
             return np.full(size // self.length, self.length, np.int32)
         one_round = np.array([self.length] if self.drawn is None else self.drawn, np.int64)
@@ -89,9 +89,10 @@ class TrainingWork:
     """The model and its optimizer in a child, and steps of any size. A `brim.analyze.capacity.attempts.Work`."""
 
     def __init__(self, trial: TrainingTrial) -> None:
-        """
+        """Load the model and make its optimizer.
+
         Raises:
-            OptionError: There is no such model, or it cannot be trained so.
+            OptionError: There is no such model, or it cannot be trained with these options.
             LengthError: It has fewer positions than a segment has tokens.
         """
         from brim.train import loss, model
@@ -120,7 +121,7 @@ class TrainingWork:
         return self._torch.device("cuda", 0)
 
     def prepare(self, size: int) -> Callable[[], object]:
-        """A step of a microbatch with `size` tokens in it, or with the whole rows that fit into them."""
+        """Return a function that takes a step of `size` tokens, or of the whole rows that fit into them."""
         if self._device.type == "cuda":
             self._torch.cuda.reset_peak_memory_stats()
         batch = self._batch(self._trial.segments(size))
@@ -133,7 +134,7 @@ class TrainingWork:
         return step
 
     def _batch(self, lengths: NDArray[np.int32]) -> Any:
-        """Through the same code as the batches of a run, of tokens that are drawn by the seed."""
+        """Make a microbatch of random tokens through the same code as the batches of a run."""
         from brim.batch.torch import TensorBatch
 
         packed, count, total = self._trial.layout == "packed", len(lengths), int(lengths.sum())
@@ -153,11 +154,11 @@ class TrainingWork:
         return TensorBatch.of(collate(microbatch, store, dtype=np.int64, flat=packed))
 
     def peak(self) -> int | None:
-        """Of the GPU; None on a CPU."""
+        """Return the peak of the GPU's memory in bytes; None on a CPU."""
         return self._torch.cuda.max_memory_allocated() if self._device.type == "cuda" else None
 
     def facts(self) -> dict[str, Any]:
-        """What is trained and on what."""
+        """Describe what is trained, and on which device."""
         torch, trial = self._torch, self._trial
         weights = list(self._model.parameters())
         facts: dict[str, Any] = {
@@ -183,7 +184,8 @@ class TrainingWork:
 
 
 def check_positions(trial: TrainingTrial, positions: int | None) -> None:
-    """
+    """Check that the model has a position for every token of a segment.
+
     Raises:
         LengthError: A segment is longer than the model has positions.
     """

@@ -1,4 +1,4 @@
-"""Models: the built-in one, those of transformers from this machine, LoRA on top, and what is refused before a step is taken."""
+"""Models: the built-in one, those of transformers on this machine, LoRA on top; and what is refused before the first step."""
 
 import json
 from collections.abc import Generator
@@ -27,12 +27,12 @@ else:
 
 USER = "brim.train.model"
 TOKENIZER = "brim_tokenizer.json"
-"""In a model directory: the tokenizer, where it is not one of transformers."""
+"""The file of a model directory that names the tokenizer, where it is not one of transformers."""
 
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Without the progress bars of transformers: brim has its own."""
+    """Switch off the progress bars of transformers inside: brim has its own."""
     logging = need("transformers.utils.logging", extra="train", user=USER)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -136,7 +136,7 @@ def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Beside a model, so that `load_tokenizer` and transformers find it there."""
+    """Save a tokenizer beside its model, where `load_tokenizer` and transformers find it."""
     if isinstance(tokenizer, HfTokenizer):
         tokenizer.save(directory)
     elif isinstance(tokenizer, ByteTokenizer):
@@ -152,7 +152,7 @@ def save_model(directory: Path, model: Any, weights: "dict[str, torch.Tensor]", 
 
 
 def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
-    """In fp32, on the CPU, with LoRA if asked for.
+    """Load a model in float32, on the CPU, with LoRA if asked for.
 
     Raises:
         OptionError: There is no such model here, or the tokenizer has tokens that it does not know.
@@ -196,7 +196,7 @@ def _fitted(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> Any:
 
 
 def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
-    """A Llama of under a million weights beside its embeddings."""
+    """Make a Llama of under a million weights, embeddings not counted."""
     shape = transformers.LlamaConfig(
         vocab_size=-(-tokenizer.vocab_size // 64) * 64,
         hidden_size=128,
@@ -247,21 +247,22 @@ def _with_lora(model: Any, config: CausalConfig) -> Any:
 
 
 def load_adapter(model: Any, checkpoint: Path) -> Any:
-    """The LoRA weights of a checkpoint into a model that has been given LoRA."""
+    """Load the LoRA weights of a checkpoint into a model that has LoRA layers."""
     load_file = need("safetensors.torch", extra="train", user=USER).load_file
     need("peft", extra="train", user=USER).set_peft_model_state_dict(model, load_file(checkpoint / "model" / "adapter_model.safetensors"))
     return model
 
 
 def base_fingerprint(model: Any) -> str:
-    """Of the weights that are not trained: a thousand numbers of each, so that another model is noticed at once."""
+    """Fingerprint the frozen weights by about a thousand numbers of each, so that another base model is noticed at once."""
     frozen = [(name, weight.detach()) for name, weight in model.named_parameters() if not weight.requires_grad]
     picked = {name: weight.reshape(-1)[:: max(1, weight.numel() // 1024)].float().cpu().numpy().view(np.int32) for name, weight in frozen}
     return fingerprint(**picked)
 
 
 def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
-    """
+    """Check that the model has a position for every token of a row.
+
     Raises:
         LengthError: A sequence is longer than the model has positions, or a row is padded to more.
     """
@@ -284,7 +285,7 @@ def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
 
 
 def _widest(plan: BatchPlan, longest: int) -> int:
-    """How wide a row of one sample can be; packed rows are trained without padding."""
+    """Return how wide a row of one sample can be; packed rows are trained without padding."""
     config = plan.config
     if config.packing is not None:
         return longest
@@ -294,7 +295,8 @@ def _widest(plan: BatchPlan, longest: int) -> int:
 
 
 def check_vocabulary(tokens: Any, model: Any, name: str) -> None:
-    """
+    """Check that the model knows every token of the data.
+
     Raises:
         MismatchError: The data holds a token that the model does not know.
     """

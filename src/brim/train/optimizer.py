@@ -18,13 +18,13 @@ RNG = "torch.rng"
 
 
 def named_weights(module: Any) -> "dict[str, torch.nn.Parameter]":
-    """The weights that are trained, by the names they have in the unwrapped model."""
+    """Return the weights that are trained, by the names they have in the unwrapped model."""
     found = {name.removeprefix("module.").removeprefix("model."): weight for name, weight in module.named_parameters()}
     return {name: weight for name, weight in found.items() if weight.requires_grad}
 
 
 def make_optimizer(weights: "dict[str, torch.nn.Parameter]", weight_decay: float, *, fused: bool) -> "torch.optim.AdamW":
-    """Vectors (norms, biases) do not decay."""
+    """Make an AdamW that decays matrices only; vectors (norms, biases) do not decay."""
     matrices = [weight for weight in weights.values() if weight.ndim > 1]
     vectors = [weight for weight in weights.values() if weight.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -32,14 +32,15 @@ def make_optimizer(weights: "dict[str, torch.nn.Parameter]", weight_decay: float
 
 
 def moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn.Parameter]") -> "dict[str, Tensor]":
-    """Whole tensors, also where weights are sharded: then every rank must ask."""
+    """Return the moments as whole tensors, by the names of the weights. Where weights are sharded, every rank must call this."""
     return {f"{name}|{key}": whole(value) for name, weight in weights.items() for key, value in optimizer.state.get(weight, {}).items()}
 
 
 def restore_moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn.Parameter]", saved: "dict[str, Tensor]") -> None:
-    """
+    """Give an optimizer the moments of a checkpoint.
+
     Raises:
-        DamagedError: They are of other weights.
+        DamagedError: They belong to other weights.
     """
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in saved.items():
@@ -73,7 +74,7 @@ def whole(tensor: "Tensor") -> "Tensor":
 
 
 def _as(value: "Tensor", weight: Any) -> "Tensor":
-    """Where and how the weight is."""
+    """Put a moment on the device of its weight, sharded like it."""
     if not hasattr(weight, "device_mesh"):
         return value.to(weight.device)
     distribute = need("torch.distributed.tensor", extra="train", user="brim.train").distribute_tensor

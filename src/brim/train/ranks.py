@@ -1,6 +1,6 @@
-"""Several processes that train one model: who they are, how they add numbers up, and what happens when one is gone.
+"""Several processes that train one model: who they are, how they add numbers up, and what happens when one is lost.
 
-One process needs none of this and pays for none of it.
+A single process needs none of this and pays for none of it.
 """
 
 import gc
@@ -30,19 +30,22 @@ else:
 Result = TypeVar("Result")
 
 PATIENCE = timedelta(hours=2)
-"""How long a rank waits for the others: one of them may be tokenising. A rank that died is noticed at once."""
+"""Upper limit of the wait for other ranks: one of them may be tokenizing. A rank that died is noticed at once."""
 
 MEETING = timedelta(minutes=5)
-"""How long a rank waits for the others to start."""
+"""Upper limit of the wait for other ranks to start."""
 
 LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "connection refused", "store->", "heartbeat")
 
 
 class Ranks:
-    """This process among the others, or alone."""
+    """This process among the ranks of a run, or alone."""
 
     def __init__(self, me: DistributedConfig, device: "torch.device") -> None:
-        self.rank, self.world_size, self.local_rank, self.device = me.rank, me.world_size, me.local_rank, device
+        self.rank = me.rank
+        self.world_size = me.world_size
+        self.local_rank = me.local_rank
+        self.device = device
 
     @property
     def is_main(self) -> bool:
@@ -53,7 +56,7 @@ class Ranks:
         return self.world_size > 1
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """The sums over all ranks, in float64."""
+        """Return the sums over all ranks, in float64."""
         if not self.several:
             return [float(value) for value in values]
         # NCCL and gloo both add float64.
@@ -62,7 +65,7 @@ class Ranks:
         return tensor.tolist()
 
     def share(self, value: Result | None) -> Result:
-        """The main rank's value, on every rank."""
+        """Return the main rank's value, on every rank."""
         if not self.several:
             return value  # pyright: ignore[reportReturnType]
         values = [value]
@@ -70,7 +73,7 @@ class Ranks:
         return values[0]  # pyright: ignore[reportReturnType]
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Do something on every rank that may fail on some. Where one fails all raise, instead of waiting for it later."""
+        """Do something on every rank that may fail on some. If one fails, all raise, instead of waiting for it later."""
         error, result = None, None
         try:
             result = work()
@@ -86,7 +89,9 @@ class Ranks:
 
 @contextmanager
 def join_ranks() -> Generator[Ranks, None, None]:
-    """Find the other processes, as the launcher's variables say, and leave them at the end. Inside, call a function: nothing of it stays.
+    """Join the process group that the launcher's variables describe, and leave it at the end.
+
+    The body should only call a function, so that no local variable keeps a wrapped module alive.
 
     Raises:
         BrimError: Contact with another rank was lost on the way.
@@ -112,19 +117,19 @@ def join_ranks() -> Generator[Ranks, None, None]:
         if isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in LOST):
             reason = str(error).splitlines()[0][:120]
             raise BrimError(
-                f"rank {me.rank} lost contact with another rank, which died or was stopped; go on with --resume ({reason})"
+                f"rank {me.rank} lost contact with another rank, which died or was stopped; continue with --resume ({reason})"
             ) from None
         raise
     finally:
         # A wrapped module that outlives its process group ends that group itself, while it holds the interpreter's lock, and waits for a
-        # thread that wants the lock: it must be gone first.
+        # thread that wants the lock: it must be collected first.
         gc.collect()
-        with suppress(RuntimeError):  # the others may be gone already
+        with suppress(RuntimeError):  # the others may have left already
             dist.destroy_process_group()
 
 
 def wrap(module: "nn.Module", ranks: Ranks, *, fsdp: bool) -> Any:
-    """The module as several ranks train it. Its gradients are the mean over the ranks."""
+    """Wrap a module so that its gradients are means over the ranks."""
     module.to(ranks.device)
     if fsdp:
         return _shard(module, ranks)
@@ -135,7 +140,7 @@ def wrap(module: "nn.Module", ranks: Ranks, *, fsdp: bool) -> Any:
 
 
 def without_sync(module: Any, ranks: Ranks, *, fsdp: bool, last: bool) -> Any:
-    """Around a microbatch: only the last one of a step sends its gradients, with those of the others in them."""
+    """Return a context for a microbatch: only the last one of a step sends the gradients, which are sums over all of them."""
     if fsdp:
         module.set_requires_gradient_sync(last)
         return nullcontext()
@@ -155,6 +160,6 @@ def _shard(module: Any, ranks: Ranks) -> Any:
 
 
 def _layers(module: Any) -> list[Any]:
-    """The blocks of the model: the longest list of modules in it."""
+    """Return the blocks of the model: the longest list of modules in it."""
     lists = [list(child) for child in module.modules() if isinstance(child, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: of every step, and at the end."""
+"""What a run reports: about every step, about every round of play, and at its end."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from brim.core.fill import Fill
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step was like, over all ranks."""
+    """The outcome of one optimizer step, over all ranks."""
 
     step: int
     steps: int
@@ -18,7 +18,7 @@ class StepReport:
     learning_rate: float
     grad_norm: float
     tokens: int
-    """Without padding, in this step."""
+    """Tokens of this step, without padding."""
     seconds: float
     fill: Fill
     eval_loss: float | None = None
@@ -43,32 +43,32 @@ class StepReport:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one round of play was like, and what the memory was after it."""
+    """The outcome of one round of play, and the state of the replay buffer after it."""
 
     round: int
     step: int
-    """Optimizer steps before it."""
+    """Optimizer steps before the round."""
     episodes: int
     played: int
-    """By the model, to their end."""
+    """Episodes that the model played to their end."""
     solved: int
-    """Of these."""
+    """Episodes of these that it solved."""
     solved_by_level: dict[str, tuple[int, int]]
     guided: int
-    """Played by hints."""
+    """Episodes that followed the server's hints."""
     guided_solved: int
     errors: dict[str, int]
     """Episodes that could not be played to their end, by type."""
     filtered: dict[str, int]
-    """Actions that were not kept, by reason."""
+    """Actions that were left out, by reason."""
     samples: int
-    """Actions that were kept."""
+    """Actions that went into the replay buffer."""
     buffer: int
-    """Actions in the memory."""
+    """Actions in the replay buffer."""
     evicted: int
-    """From the memory, since the run began."""
+    """Actions evicted from the replay buffer since the run began."""
     target: float
-    """The difficulty that the next round is played at."""
+    """Difficulty of the next round."""
     window: int | None
     """Actions that are trained on before the next round; None if there were too few."""
     window_fingerprint: str | None
@@ -76,29 +76,29 @@ class RoundReport:
 
     @property
     def success_rate(self) -> float | None:
-        """Of the model."""
+        """Share of its episodes that the model solved; None if it played none."""
         return self.solved / self.played if self.played else None
 
 
 @dataclass(frozen=True)
 class SftResult:
-    """How a run ended."""
+    """The outcome of a run."""
 
     steps: int
     taken: int
-    """Of them, now: the others were taken before the run was resumed."""
+    """Steps that were taken now; the others were taken before the run was resumed."""
     first_loss: float | None
     last_loss: float | None
     eval_loss: float | None
     tokens: int
-    """Trained on now, without padding."""
+    """Tokens of the steps that were taken now, without padding."""
     seconds: float
     fill: Fill
     model: Path
     stopped: bool
-    """Whether a signal ended it before its last step."""
+    """Whether a signal or a callback ended the run before its last step."""
     left_out: dict[str, int]
-    """What of the data was skipped, cut or dropped, by the options of the plan."""
+    """Counts of what was skipped, cut or dropped by the options of the plan."""
 
     @property
     def tokens_per_second(self) -> float:

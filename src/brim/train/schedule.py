@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the step, so that a checkpoint need not hold it."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from brim.train.config import Schedule
 
 FLOOR = 0.1
-"""Where cosine and linear end, as a share of the base rate."""
+"""Final learning rate of the cosine and linear schedules, as a share of the base rate."""
 
 
 def learning_rate(base: float, schedule: Schedule, *, total: int, warmup: int) -> Callable[[int], float]:
-    """The rate of step 0, 1, ... `total` - 1: up in a line over `warmup` steps, then down as the schedule says.
+    """Return the learning rate of step 0, 1, ... `total` - 1: linear warmup over `warmup` steps, then decay as the schedule says.
 
     Example:
         >>> rate = learning_rate(1.0, "linear", total=12, warmup=2)
