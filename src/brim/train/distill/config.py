@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
-from brim.core.errors import MismatchError, OptionError
-from brim.core.options import check_counts, one_of
+from brim.core.errors import OptionError
+from brim.core.options import check_counts, check_unchanged, one_of
 from brim.envs.darkroom.histories import HistoryConfig
 from brim.envs.darkroom.ppo import Ppo
 from brim.envs.darkroom.q_learning import QLearning
@@ -13,21 +13,21 @@ from brim.train.distill.samples import CutConfig
 
 ALGORITHMS: dict[str, type[QLearning] | type[Ppo]] = {"q_learning": QLearning, "ppo": Ppo}
 RECORDING = ("episodes", "keep_every", "repeats", "seed")
-"""Options of the histories that stand with the algorithm."""
-MAY_CHANGE = {("training", "seeds"), ("training", "save_every"), ("training", "log_every")}
-"""What a resumed run may have otherwise, beside its evaluation: nothing of it reaches the weights."""
+"""Options of the histories that files have in the section of the algorithm."""
+MAY_CHANGE = ("evaluation", "training.seeds", "training.save_every", "training.log_every")
+"""Options that may change when a run is resumed: none of them reaches the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """How large a model is."""
+    """Size of the model."""
 
     width: int = 64
     heads: int = 4
     encoder_layers: int = 2
     decoder_layers: int = 3
     latents: int = 8
-    """Tokens that a stage is compressed to."""
+    """Number of tokens that a stage is compressed to."""
 
     def __post_init__(self) -> None:
         check_counts(**asdict(self))
@@ -37,25 +37,25 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How a model is trained."""
+    """How the models are trained."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
-    """One model for each."""
+    """A model is trained for each of these seeds."""
     steps: int = 1000
     token_budget: int = 3072
     """Steps of histories in a batch, padding included."""
     learning_rate: float = 0.003
     schedule: Schedule = "cosine"
     warmup: float = 0.05
-    """The share of the steps in which the learning rate rises."""
+    """Share of the steps in which the learning rate rises."""
     weight_decay: float = 0.01
     clip_norm: float = 1.0
-    """The largest norm of the gradient; 0 for no limit."""
+    """Upper limit of the norm of the gradient; 0 is no limit."""
     save_every: int = 250
     """Steps between checkpoints; one is always taken at the end."""
     log_every: int = 20
     threads: int = 1
-    """That sums are split over, whatever the machine has: weights depend on it in their last bits. Small models gain nothing from more."""
+    """Threads of torch, whatever the machine has: the last bits of the weights depend on it. Small models gain nothing from more."""
 
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, get_args(Schedule))
@@ -75,14 +75,14 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a model is evaluated on goals that were held out."""
+    """How a model is evaluated on held-out goals."""
 
     episodes: int = 20
-    """That it plays in context, one after the other."""
+    """Episodes that the model plays in context, one after the other."""
     lanes: int = 8
-    """For each goal."""
+    """Lanes that play each goal in parallel."""
     temperature: float = 0.5
-    """Of the actions: 1 acts with all the randomness of the source, and 0 takes the likeliest action, which may search in circles."""
+    """Sampling temperature of the actions: 1 has all the randomness of the source; 0 takes the likeliest action, which may loop."""
 
     def __post_init__(self) -> None:
         check_counts(episodes=self.episodes, lanes=self.lanes)
@@ -94,7 +94,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig:
-    """What is distilled, into what, and how."""
+    """Options of a distillation: what is distilled, into which model, and how."""
 
     histories: HistoryConfig = field(default_factory=HistoryConfig)
     data: CutConfig = field(default_factory=CutConfig)
@@ -118,7 +118,7 @@ class DistillConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """As the YAML files have it; `brim.train.distill.yaml_files.config_from` is the inverse."""
+        """Return the options as the YAML files have them; `brim.train.distill.yaml_files.config_from` is the inverse."""
         histories, algorithm = self.histories, self.histories.algorithm
         name = next(name for name, kind in ALGORITHMS.items() if isinstance(algorithm, kind))
         recorded = {key: getattr(histories, key) for key in RECORDING}
@@ -135,20 +135,9 @@ class DistillConfig:
         return replace(self, training=replace(self.training, **changes))
 
     def check_resumed(self, before: "DistillConfig") -> None:
-        """Only what does not reach the weights may change in a run that goes on: which seeds, how often it writes, and the evaluation.
+        """Check the options of a resumed run. Only what does not reach the weights may change: seeds, how often it writes, evaluation.
 
         Raises:
             MismatchError: Something else differs.
         """
-        old, new = before.to_dict(), self.to_dict()
-        differing = [
-            f"{section}.{key} ({old[section].get(key)} -> {new[section].get(key)})"
-            for section in old
-            if section != "evaluation"
-            for key in sorted(old[section].keys() | new[section].keys())
-            if old[section].get(key) != new[section].get(key) and (section, key) not in MAY_CHANGE
-        ]
-        if differing:
-            raise MismatchError(
-                f"a resumed run must go on as it began, but these differ: {', '.join(differing)}; leave them out, or start a new run"
-            )
+        check_unchanged(before.to_dict(), self.to_dict(), may_change=MAY_CHANGE)

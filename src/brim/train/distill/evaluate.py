@@ -1,4 +1,4 @@
-"""Whether a distilled model learns: it plays goals that no history was about, and its weights stay as they are.
+"""Evaluation of a distilled model: it plays goals that no history was about, while its weights stay the same.
 
 Each lane has a goal and plays one episode after the other. All that changes is what the model has seen: steps go into its context, and when
 the window is full the whole stretch becomes the next stage and is compressed into the latents, as in training. Where training ends at a few
@@ -27,9 +27,9 @@ else:
     torch = need("torch", extra="train", user="brim.train")
 
 CERTAIN = 2.0
-"""Standard errors that an improvement must be above."""
+"""Number of standard errors that an improvement must exceed."""
 COLDEST = 1e-6
-"""A temperature at which nothing but the likeliest action has a chance."""
+"""A temperature at which only the likeliest action has a chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class InContext:
 
     @property
     def gains(self) -> NDArray[np.float64]:
-        """For each goal, the mean return of the last third of the episodes less that of the first."""
+        """The mean return of the last third of the episodes minus that of the first third, for each goal."""
         third = self.returns.shape[2] // 3
         by_goal = self.returns.mean(axis=1, dtype=np.float64)
         return by_goal[:, -third:].mean(axis=1) - by_goal[:, :third].mean(axis=1)
@@ -58,16 +58,16 @@ class InContext:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the improvement, over goals; None for a single goal."""
+        """Standard error of the improvement, over goals; None for a single goal."""
         return float(self.gains.std(ddof=1) / np.sqrt(len(self.gains))) if len(self.gains) > 1 else None
 
     @property
     def improves(self) -> bool:
-        """Whether the improvement is more than chance: above twice its standard error, or for a single goal above 0."""
+        """Whether the improvement is significant: above twice its standard error, or for a single goal above 0."""
         return self.improvement > CERTAIN * (self.standard_error or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values."""
+        """Return the evaluation as JSON-like values."""
         third = self.returns.shape[2] // 3
         return {
             "seed": self.seed,
@@ -84,16 +84,16 @@ class InContext:
 
 @dataclass(frozen=True)
 class References:
-    """What others get on the same goals, in the mean of an episode."""
+    """Mean returns that others reach on the same goals in an episode."""
 
     random: float
     best: float
     source: tuple[float, ...]
-    """The algorithm that was distilled, in each episode it lives through."""
+    """The algorithm that was distilled, in each of its episodes."""
 
 
 def evaluate(model: CompressedAD, config: DistillConfig, *, seed: int) -> InContext:
-    """Play the held-out goals, several lanes for each."""
+    """Play the held-out goals, with several lanes for each."""
     goals = split_goals(config.histories)[1]
     lanes = np.repeat(goals, config.evaluation.lanes, axis=0)
     options = config.evaluation
@@ -102,7 +102,7 @@ def evaluate(model: CompressedAD, config: DistillConfig, *, seed: int) -> InCont
 
 
 def references(config: HistoryConfig, *, lanes: int) -> References:
-    """For the held-out goals, with so many lanes for each."""
+    """Compute the references on the held-out goals, with `lanes` lanes for each."""
     goals = split_goals(config)[1]
     room = config.room
     source = learning_curve(config, np.repeat(goals, lanes, axis=0)).mean(axis=0, dtype=np.float64)
@@ -112,7 +112,7 @@ def references(config: HistoryConfig, *, lanes: int) -> References:
 def play_in_context(
     model: CompressedAD, room: Darkroom, goals: NDArray[np.integer], *, episodes: int, seed: int, temperature: float = 1.0
 ) -> NDArray[np.float32]:
-    """The return of every episode, in a lane for each goal. [lanes, episodes]"""
+    """Play one lane for each goal, and return the return of every episode. [lanes, episodes]"""
     was_training = model.training
     model.eval()
     memory = _Memory(model, temperature)
@@ -138,7 +138,7 @@ def _episode(memory: "_Memory", room: Darkroom, goals: NDArray[np.integer], numb
 
 
 class _Memory:
-    """What a model knows of the lanes, which are in step with each other: the latents of full windows, and the open one."""
+    """The model's memory of lanes that play in lockstep: the latents of full windows, and the window that is being filled."""
 
     def __init__(self, model: CompressedAD, temperature: float) -> None:
         self._model, self._temperature = model, max(temperature, COLDEST)
@@ -147,7 +147,7 @@ class _Memory:
         self._steps: list[dict[str, Tensor]] = []
 
     def see(self, states: NDArray[np.integer], actions: NDArray[np.integer], rewards: NDArray[np.float32]) -> "Tensor":
-        """The chance of each action. [lanes, actions]"""
+        """Read one step, and return the probability of each action. [lanes, actions]"""
         if len(self._steps) == self._model.window:
             self._compress()
         columns = {"states": states.astype(np.int64), "actions": actions.astype(np.int64), "rewards": rewards}

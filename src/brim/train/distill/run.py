@@ -1,13 +1,13 @@
 """Compressed algorithm distillation: from learning histories to a model that learns in context.
 
 Histories are recorded once for a run and used by all of its seeds. Each seed has its own cuts of them, its own order and first weights, and
-ends with an evaluation on held-out goals. Batches are planned: one structure each, within a budget of steps. A run that was killed goes on
+ends with an evaluation on held-out goals. Batches are planned: one structure each, within a budget of steps. A run that was killed resumes
 from its last checkpoints and ends with the weights it would have had, bit for bit on one machine.
 
     run.json            the options
-    histories.h5        what the source algorithm lived through
+    histories.h5        the learning histories of the source algorithm
     seed-0/             checkpoints, log.jsonl, in_context.json
-    results.json        the evaluation of all seeds beside what others get
+    results.json        the evaluation of all seeds, and the references
 """
 
 import json
@@ -47,22 +47,22 @@ Watch = Callable[[StepReport], None]
 
 @dataclass(frozen=True)
 class DistillResult:
-    """How a run ended."""
+    """The outcome of a distillation."""
 
     config: DistillConfig
     seeds: tuple[InContext, ...]
     references: References
     weights: int
-    """Of each model."""
+    """Number of weights of each model."""
     losses: tuple[float | None, ...]
-    """Of the last step of each seed; None where it had been trained before."""
+    """Loss of the last step of each seed; None if it had been trained before."""
     fill: Fill
     seconds: float
     stopped: bool = False
     """Whether a signal ended the run early. Seeds that were not evaluated are missing then, and the run can be resumed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values."""
+        """Return the outcome as JSON-like values."""
         return {
             "format": FORMAT,
             "weights": self.weights,
@@ -123,7 +123,7 @@ def train_distill(
 
 
 def config_of(output: str | Path) -> DistillConfig:
-    """The options of the run in a directory.
+    """Read the options of the run in a directory.
 
     Raises:
         DataError: There is none.
@@ -158,7 +158,7 @@ def _threads(count: int) -> Generator[None, None, None]:
 
 
 def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:
-    """Refuse what would end in an error later, or in the loss of a file; then write the options."""
+    """Refuse what would fail later or overwrite a foreign file, then write the options."""
     if resume:
         config.check_resumed(config_of(output))
     written = {HISTORIES: is_histories} if resume else {HISTORIES: is_histories, RUN: _is_ours, RESULTS: _is_ours}
@@ -175,7 +175,7 @@ def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:
 
 
 def _histories(path: Path, config: DistillConfig, say: Say) -> Histories:
-    """Those of the config: as they are in the file, or recorded now. They are a function of the config, so a damaged file costs nothing."""
+    """Open the histories of the config, or record them now. They are a function of the config, so a damaged file can be replaced."""
     if path.exists():
         try:
             there = Histories(path)
@@ -191,7 +191,7 @@ def _histories(path: Path, config: DistillConfig, say: Say) -> Histories:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file of JSON says that it is of a distillation, in any version."""
+    """Whether a JSON file says that it belongs to a distillation, of any version."""
     try:
         return str(json.loads(path.read_bytes())["format"]).startswith(FAMILY)
     except (OSError, ValueError, KeyError, TypeError):

@@ -36,11 +36,11 @@ class CutConfig:
     """How histories are cut into samples."""
 
     window: int = 40
-    """The most steps that a stage or a context has; the least is half of it."""
+    """Upper limit of the steps in a stage or a context; the lower limit is half of it."""
     depth: int = 3
-    """The most stages that a sample has."""
+    """Upper limit of the stages in a sample."""
     samples: int = 32768
-    """In an epoch: different cuts of the same histories."""
+    """Samples in an epoch: different cuts of the same histories."""
 
     def __post_init__(self) -> None:
         check_counts(window=self.window, samples=self.samples)
@@ -51,20 +51,21 @@ class CutConfig:
 
 
 class Shape(NamedTuple):
-    """What a sample is like, without the sample."""
+    """The shape of a sample, known without reading it."""
 
     depth: int
     lengths: tuple[int, ...]
-    """Of the stages, oldest first, and of the context."""
+    """Lengths of the stages, oldest first, and of the context."""
 
 
 class HistoryDataset:
     """A map-style data set of nested samples. Opens the file of histories in whatever process reads it."""
 
     def __init__(self, histories: Histories, config: CutConfig, *, seed: int) -> None:
-        """
+        """Decide where every sample is cut.
+
         Raises:
-            OptionError: The histories are too short to be cut so.
+            OptionError: The histories are too short for these options.
         """
         needed = config.depth * config.window + 1
         if histories.steps < needed:
@@ -82,7 +83,7 @@ class HistoryDataset:
         return self.__getitems__([row])[0]
 
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Several samples, read in one go; a `DataLoader` asks for batches so."""
+        """Read several samples at once. A `DataLoader` reads batches this way."""
         for row in rows:
             if not -len(self) <= row < len(self):
                 raise IndexError(f"row {row} of {len(self)} samples")
@@ -91,18 +92,18 @@ class HistoryDataset:
         return [self._sample(row, {name: column[place] for name, column in steps.items()}) for place, row in enumerate(at.tolist())]
 
     def shape_of(self, row: int) -> Shape:
-        """How a sample is shaped; nothing is read."""
+        """Return the shape of a sample, without reading it."""
         depth = int(self._depth[row])
         return Shape(depth, tuple(np.diff(self._ends[row, : depth + 1], prepend=0).tolist()))
 
     def id_of(self, row: int) -> str:
-        """The history, the step at which the context begins, and the number of the sample."""
+        """Return an id made of the history, the step at which the context begins, and the number of the sample."""
         depth = int(self._depth[row])
         return f"h{self._history[row]}-t{self._ends[row, depth - 1] if depth else 0}-s{row}"
 
     @cached_property
     def table(self) -> LengthCache:
-        """What the planner reads: a structure and lengths for each sample, without the samples."""
+        """The table that the planner reads: a structure and lengths for each sample."""
         kinds, depths = np.unique(self._depth, return_inverse=True)
         outlines = [outline(self[int(np.argmax(self._depth == kind))]) for kind in kinds]
         sizes = np.diff(self._ends, axis=1, prepend=0)
@@ -137,7 +138,7 @@ class HistoryDataset:
 
 
 def tokens(history: Episode, horizon: int) -> dict[str, NDArray[Any]]:
-    """Histories as columns of what is known before each action, and the action: states, actions, rewards, targets. [rows, steps]"""
+    """Turn histories into columns of what is known before each action, and the action: states, actions, rewards, targets. [rows, steps]"""
     actions, rewards = history.actions.astype(np.int64), history.rewards.astype(np.float32)
     led = np.concatenate([np.full_like(actions[:, :1], START), actions[:, :-1]], axis=1)
     earned = np.concatenate([np.zeros_like(rewards[:, :1]), rewards[:, :-1]], axis=1)
@@ -146,7 +147,7 @@ def tokens(history: Episode, horizon: int) -> dict[str, NDArray[Any]]:
 
 
 def _cuts(histories: Histories, config: CutConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """For each sample its history, its depth, and where its stretches end. [samples], [samples], [samples, depth + 1]"""
+    """Draw for each sample its history, its depth, and where its stretches end. [samples], [samples], [samples, depth + 1]"""
     count, stretches = config.samples, config.depth + 1
     bits = raw_bits(count * (stretches + 2), seed=seed, purpose="cuts").reshape(count, -1) >> np.uint64(32)
     history = _below(bits[:, 0], np.int64(histories.count))
@@ -158,11 +159,11 @@ def _cuts(histories: Histories, config: CutConfig, seed: int) -> tuple[NDArray[n
 
 
 def _below(bits: NDArray[np.uint64], bound: np.int64) -> NDArray[np.int64]:
-    """Words of 32 bits as numbers below a bound."""
+    """Scale words of 32 bits to numbers below a bound."""
     return ((bits * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
 
 def _axis_of_arrays(paths: Sequence[str]) -> list[int]:
-    """Which stretch each array of a sample runs along; the context comes behind the stages."""
+    """Return the number of the stretch that each array of a sample belongs to; the context comes after the stages."""
     stages = [int(path.split("/")[1]) if path.startswith("compression_stages/") else -1 for path in paths]
     return [stage if stage >= 0 else max(stages) + 1 for stage in stages]

@@ -196,14 +196,14 @@ def _run_config(config: DistillConfig, folder: Path, seed: int) -> RunConfig:
 
 
 def new_model(config: DistillConfig, seed: int) -> CompressedAD:
-    """A model with the first weights of a seed; torch's own generator stays as it is."""
+    """Make a model with the initial weights of a seed. The state of torch's own generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(new_seed(seed=seed, purpose="first weights"))
         return CompressedAD(config.model, size=config.histories.room.size, window=config.data.window)
 
 
 def load_distilled(checkpoint: str | Path) -> tuple[CompressedAD, DistillConfig]:
-    """The model in a checkpoint, and the options of its run.
+    """Load the model in a checkpoint, and the options of its run.
 
     Raises:
         DataError: There is no checkpoint.
@@ -221,7 +221,7 @@ def _digest(model: CompressedAD) -> str:
 
 
 def _played(path: Path, key: str, seed: int, config: DistillConfig) -> InContext | None:
-    """The evaluation in a file; None if there is none, or one of other weights or options.
+    """Read the evaluation in a file; None if there is none, or if it is of other weights or options.
 
     Raises:
         DamagedError: It cannot be read.

@@ -1,11 +1,11 @@
-"""Fine-tuning that plays: rounds of puzzles, a memory of what worked, windows over it, steps.
+"""Fine-tuning that plays: rounds of puzzles, a replay buffer of what worked, windows over it, steps.
 
 Playing and training take turns. A round is played with the weights of its moment; what was solved goes into a `ReplayBuffer`; a rolling
 plan draws a window from it, and the steps of the window are taken as in any run. So neither side runs ahead of the other: no action of the
 model is trained on that is older than `max_staleness` steps, and nothing is played that would have to wait.
 
-A checkpoint holds the memory, the window and the place in it: a run that goes on from it takes the same next step. Where several ranks run,
-the first one plays and tells the others; every rank has the same memory and draws the same window.
+A checkpoint holds the replay buffer, the window and the position in it: a run that resumes from it takes the same next step. With several
+ranks, the main one plays and tells the others; every rank has the same replay buffer and draws the same window.
 """
 
 import time
@@ -47,7 +47,7 @@ BUFFER, WINDOW = "buffer.brim", "window.brim"
 
 @dataclass(frozen=True)
 class OnlineHooks:
-    """What a watcher wants to be told."""
+    """Functions that are called on the main rank while the run goes on."""
 
     on_step: Callable[[StepReport], None] | None = None
     on_round: Callable[[RoundReport], None] | None = None
@@ -57,11 +57,11 @@ class OnlineHooks:
 
 @dataclass(frozen=True)
 class OnlineResult:
-    """How a run ended."""
+    """The outcome of a run."""
 
     sft: SftResult
     rounds: tuple[RoundReport, ...]
-    """Of all rounds, those before a resume included."""
+    """Reports of all rounds, those before a resume included."""
 
 
 def train_online(
@@ -146,7 +146,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
 
     @property
     def window_steps(self) -> int:
-        """How many steps a window takes, at most."""
+        """Upper limit of the steps of a window."""
         return self.config.passes * -(-self.config.window_microbatches // self.step_size)
 
     def _check_staleness(self) -> None:
@@ -158,14 +158,14 @@ class OnlineRun(CausalRun[OnlineConfig]):
             )
 
     def _step_size(self) -> int:
-        """Microbatches in a step, over all ranks; it stays what it is when the number of ranks changes."""
+        """Number of microbatches in a step, over all ranks; a resumed run keeps it when the number of ranks changes."""
         batching, tokens = self.config.batching, self.config.tokens_per_step
         if tokens is not None:
             return step_size(tokens, batching.token_budget)
         return batching.microbatches_per_step or self.ranks.world_size
 
     def _remember_data(self, bar: Bar) -> None:
-        """What `data` holds is in the memory from the start, all of it."""
+        """Add all samples of `data` to the replay buffer before the first round."""
         if not self.config.data:
             return
         most = self.longest if self.config.batching.overflow == "skip" else None
@@ -202,7 +202,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
 
     @property
     def position(self) -> CheckpointPosition:
-        """In the plan of the window; before the first one, in none."""
+        """The position in the plan of the window; before the first window, in no plan."""
         if self.loader is not None:
             return self.loader.position
         return CheckpointPosition(epoch=0, microbatch_idx=0, microbatches_per_step=self.step_size)
