@@ -41,7 +41,17 @@ class Prompts:
 
     def tokens(self, prompt: str) -> Tokens:
         """Return the tokens that come before a response: the start token, if any, the prompt, and a newline."""
-        return self._tokens_of([prompt], lambda _: "a prompt")[0]
+        known = self._remembered([prompt])[0]
+        if known is not None:
+            return known
+        row = {"prompt": prompt, "response": "."}  # any response will do: it is encoded apart from the prompt
+        [(tokens, mask)] = encode_rows([row], self.tokenizer, LAYOUT, lambda _: "a prompt")
+        read = tokens[mask == 0]
+        with self._lock:
+            self._known[prompt] = read
+            while len(self._known) > self._limit:
+                self._known.popitem(last=False)
+        return read
 
     def rows(self, pairs: Sequence[tuple[str, str]], where: Where) -> list[tuple[Tokens, Mask]]:
         """The tokens and the loss mask of rows, each a prompt and its response. `where(k)` names the k-th of them in
@@ -50,33 +60,25 @@ class Prompts:
         Raises:
             DataError: A text cannot be tokenised.
         """
-        prompts = self._tokens_of([prompt for prompt, _ in pairs], where)
-        # Any prompt will do here, since it is encoded apart from the response.
-        answered = encode_rows([{"prompt": ".", "response": response} for _, response in pairs], self.tokenizer, LAYOUT, where)
-        rows: list[tuple[Tokens, Mask]] = []
-        for read, (tokens, mask) in zip(prompts, answered, strict=True):
-            learned = tokens[mask == 1]
-            marks = np.zeros(len(read) + len(learned), np.uint8)
-            marks[len(read) :] = 1
-            rows.append((np.concatenate([read, learned]), marks))
-        return rows
+        known = self._remembered([prompt for prompt, _ in pairs])
+        # A prompt that is remembered is replaced by a short one, whose tokens are then replaced by the remembered ones.
+        rows = [
+            {"prompt": prompt if read is None else ".", "response": response} for (prompt, response), read in zip(pairs, known, strict=True)
+        ]
+        encoded = encode_rows(rows, self.tokenizer, LAYOUT, where)
+        return [row if read is None else _with_prompt(read, *row) for read, row in zip(known, encoded, strict=True)]
 
-    def _tokens_of(self, prompts: Sequence[str], where: Where) -> list[Tokens]:
-        found: dict[str, Tokens] = {}
+    def _remembered(self, prompts: Sequence[str]) -> list[Tokens | None]:
         with self._lock:
             for prompt in prompts:
                 if prompt in self._known:
                     self._known.move_to_end(prompt)
-                    found[prompt] = self._known[prompt]
-        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in found]
-        if missing:
-            rows = [{"prompt": prompt, "response": "."} for prompt in missing]
-            encoded = encode_rows(rows, self.tokenizer, LAYOUT, lambda at: where(prompts.index(missing[at])))
-            for prompt, (tokens, mask) in zip(missing, encoded, strict=True):
-                found[prompt] = tokens[mask == 0]
-            with self._lock:
-                for prompt in missing:
-                    self._known[prompt] = found[prompt]
-                while len(self._known) > self._limit:
-                    self._known.popitem(last=False)
-        return [found[prompt] for prompt in prompts]
+            return [self._known.get(prompt) for prompt in prompts]
+
+
+def _with_prompt(read: Tokens, tokens: Tokens, mask: Mask) -> tuple[Tokens, Mask]:
+    """A row whose prompt is replaced by other tokens."""
+    begin = int(np.count_nonzero(mask == 0))  # the prompt comes first, and is not learned
+    marks = np.ones(len(read) + len(tokens) - begin, np.uint8)
+    marks[: len(read)] = 0
+    return np.concatenate([read, tokens[begin:]]), marks
