@@ -38,8 +38,8 @@ SHORTENED = {
     "episodes=100": "episodes=2",
     "--port 8023": "--port {port} -n 2",
     "--games lights,nqueens -n 100 --lanes 32": "--games lights,nqueens --port {port} -n 2 --lanes 2",
-    "--online --games nqueens": "--online --gym-port {port} --games lights --rounds 1 --episodes-per-round 2 --guided 1 "
-    "--min-samples 2 --window-microbatches 1 --passes 1 --token-budget 1024 --overflow truncate",
+    "train online --model tiny --games nqueens": "train online --model tiny --gym-port {port} --games lights --rounds 1 "
+    "--episodes-per-round 2 --guided 1 --min-samples 2 --window-microbatches 1 --passes 1 -b 1024 --overflow truncate",
     "--model path/to/model": "--model tiny",
     "brim bench batch-size": "brim bench batch-size --most 512 --steps 1",
     "brim train distill config/algorithm/": "brim train distill -o base/ config/algorithm/",

@@ -1,6 +1,6 @@
 """The `brim` command: words to calls. The only folder that prints.
 
-Results go to stdout, talk and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data. Only
+Results go to stdout, messages and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data. Only
 click is loaded until a command runs.
 """
 
@@ -11,27 +11,27 @@ TREE: Tree = {
         "Measure how long every sample is.",
         {
             "build": ("brim.cli.lengths:build", "Tokenize a data set and keep the lengths."),
-            "stats": ("brim.cli.lengths:stats", "Summarise a length cache."),
-            "histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed."),
+            "stats": ("brim.cli.lengths:stats", "Summarize a length cache."),
+            "histogram": ("brim.cli.lengths:histogram", "Draw the histogram of the lengths."),
         },
     ),
     "plan": (
         "Plan which samples share a batch.",
         {
             "build": ("brim.cli.plan.build:build", "Build a plan from lengths."),
-            "info": ("brim.cli.plan.info:info", "Show what a plan holds."),
+            "info": ("brim.cli.plan.info:info", "Show the contents of a plan."),
             "verify": ("brim.cli.plan.verify:verify", "Check that a plan belongs to lengths and options."),
-            "shard": ("brim.cli.plan.build:shard", "Write one plan per rank."),
-            "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and say which to choose."),
-            "suggest": ("brim.cli.plan.analyze:suggest", "Find the best bucket edges."),
-            "report": ("brim.cli.plan.report:report", "Write a page about a plan, to look at."),
+            "shard": ("brim.cli.plan.build:shard", "Write one plan for each rank."),
+            "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and recommend one."),
+            "suggest": ("brim.cli.plan.analyze:suggest", "Find the optimal bucket edges."),
+            "report": ("brim.cli.plan.report:report", "Write a report about a plan, for a browser."),
         },
     ),
     "batch": (
-        "Batches as files.",
+        "Write and inspect batches as files.",
         {
             "write": ("brim.cli.batch:write", "Write the batches of a plan as NPZ files."),
-            "show": ("brim.cli.batch:show", "Show what a directory of batches holds."),
+            "show": ("brim.cli.batch:show", "Show the contents of a directory of batches."),
         },
     ),
     "train": (
@@ -46,12 +46,12 @@ TREE: Tree = {
         "Play puzzles on a server.",
         {
             "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
-            "info": ("brim.cli.gym:info", "Show what can be played, and by whom."),
+            "info": ("brim.cli.gym:info", "Show the games, the policies and the server."),
             "serve": ("brim.cli.gym:serve", "Run a puzzle server."),
         },
     ),
     "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),
-    "sample-data": ("brim.cli.sample_data:sample_data", "Write a data set to try things on."),
+    "sample-data": ("brim.cli.sample_data:sample_data", "Write a sample data set."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),
 }
 
@@ -69,5 +69,5 @@ Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data.
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     run("brim", HELP, TREE)

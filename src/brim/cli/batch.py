@@ -26,14 +26,14 @@ FIRST_TOKENS = 6
 
 
 @click.command()
-@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan, or a rank's share of one.")
-@click.option("-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="The data set that the plan was built for.")
-@click.option("-t", "--tokenizer", help="The tokenizer that it was measured with.  [default: the one that the plan names, else byte]")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Where the batches go.")
-@click.option("-e", "--epoch", "epochs", type=int, multiple=True, help="Only this epoch; may be given several times.  [default: all]")
-@click.option("-r", "--rank", type=int, help="Only what this rank gets; needs --world-size.")
-@click.option("-w", "--world-size", type=int, help="Of so many ranks; needs --rank.")
-@click.option("--tokens", metavar="FILE", help="Keep the tokens here, for other ranks to use.  [default: kept until all is written]")
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan, or the share of a rank.")
+@click.option("-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="Data set that the plan was built for.")
+@click.option("-t", "--tokenizer", help="Tokenizer of the lengths.  [default: the one that the plan names, else byte]")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Directory for the batches.")
+@click.option("-e", "--epoch", "epochs", type=int, multiple=True, help="Epoch to write. Can be repeated.  [default: all]")
+@click.option("-r", "--rank", type=int, help="Write the share of this rank; needs --world-size.")
+@click.option("-w", "--world-size", type=int, help="Number of ranks; needs --rank.")
+@click.option("--tokens", metavar="FILE", help="Token store to write or reuse, for example by other ranks.  [default: a temporary one]")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 @json_option
 def write(
@@ -50,8 +50,9 @@ def write(
 ) -> None:
     """Write the batches of a plan as NPZ files.
 
-    The data set is tokenised once, by all cores, and every row compared with the plan before the first batch is written. Killed and
-    started again, it writes what is missing. A directory that holds the batches of another plan is refused.
+    The data set is tokenized once, on all cores, and every row is compared with the plan before the first batch is
+    written. When it is started again after a kill, it writes the missing files. A directory with the batches of another
+    plan is refused.
 
     \b
     Examples:
@@ -127,13 +128,13 @@ def _bar(what: str, quiet: bool) -> "AbstractContextManager[Callable[[int, int],
 
 
 @click.command()
-@click.option("-b", "--batches", "path", required=True, metavar="DIR", help="The directory that `batch write` wrote.")
-@click.option("-e", "--epoch", type=int, help="Only this epoch.  [default: all; for --index, the first]")
-@click.option("-i", "--index", "number", type=int, help="Look into this batch of the epoch.")
+@click.option("-b", "--batches", "path", required=True, metavar="DIR", help="Directory that brim batch write wrote.")
+@click.option("-e", "--epoch", type=int, help="Epoch to show.  [default: all; with --index the first]")
+@click.option("-i", "--index", "number", type=int, help="Show this batch of the epoch.")
 @json_option
 @click.pass_context
 def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, as_json: bool) -> None:
-    """Show what a directory of batches holds, or what is in one batch.
+    """Show the contents of a directory of batches, or of one batch.
 
     \b
     Examples:

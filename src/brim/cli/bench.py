@@ -1,4 +1,4 @@
-"""`brim bench`: what this machine can do, measured."""
+"""`brim bench`: measure this machine."""
 
 import re
 from collections.abc import Callable, Generator
@@ -30,7 +30,7 @@ LENGTH = 512
 
 
 def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """ "2GB" as bytes."""
+    """Read a size such as 2GB as bytes."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]I?)?B?", value.strip().upper())
@@ -40,7 +40,7 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 
 
 def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """ "5%" as 0.05."""
+    """Read a share such as 5% as 0.05."""
     try:
         return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError:
@@ -50,32 +50,41 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.command("batch-size")
 @click.option("-m", "--model", required=True, metavar="MODEL", help="tiny (built in), a directory, or a name in the local cache.")
 @click.option("-t", "--tokenizer", help="As for brim train sft.  [default: the model's own; for tiny that of the lengths, or byte]")
-@click.option("-l", "--lengths", metavar="FILE", help="Take the lengths of this cache: a draw of them, or for padded the longest.")
-@click.option("--length", type=int, help=f"Or one length for all.  [default: {LENGTH}]")
+@click.option("-l", "--lengths", metavar="FILE", help="Length cache to draw lengths from; for padded, its longest.")
+@click.option("--length", type=int, help=f"One length for all samples.  [default: {LENGTH}]")
 @click.option(
     "--layout", type=click.Choice(["packed", "padded"]), default="packed", show_default=True, help="Segments in one flat row, or full rows."
 )
-@click.option("--start", type=int, default=512, show_default=True, help="The first budget, in tokens.")
-@click.option("--most", type=int, help="The largest budget to try.  [default: what memory and --max-seconds allow]")
-@click.option("--memory", callback=_memory, metavar="SIZE", help="Such as 2GB.  [default: 90% of what is available; on a GPU, all it has]")
-@click.option("--max-seconds", type=float, default=10.0, show_default=True, help="A budget whose step takes longer is too slow.")
-@click.option("--steps", type=int, default=3, show_default=True, help="Timed steps for each budget, after one to warm up.")
-@click.option("--resolution", callback=_share, default="5%", show_default=True, metavar="SHARE", help="How exactly the largest is found.")
-@click.option("--lora-rank", type=int, default=0, show_default=True, help="Train low-rank adapters; 0 trains all weights.")
+@click.option("--start", type=int, default=512, show_default=True, help="First budget to try, in tokens.")
+@click.option("--most", type=int, help="Largest budget to try.  [default: limited by memory and --max-seconds]")
+@click.option(
+    "--memory",
+    callback=_memory,
+    metavar="SIZE",
+    help="Memory limit, such as 2GB.  [default: 90% of the available memory; on a GPU all of it]",
+)
+@click.option(
+    "--max-seconds", type=float, default=10.0, show_default=True, help="Upper limit of the seconds of a step; larger budgets are too slow."
+)
+@click.option("--steps", type=int, default=3, show_default=True, help="Timed steps for each budget, after one warm-up step.")
+@click.option(
+    "--resolution", callback=_share, default="5%", show_default=True, metavar="SHARE", help="Relative accuracy of the largest budget."
+)
+@click.option("--lora-rank", type=int, default=0, show_default=True, help="Rank of LoRA adapters to train; 0 trains all weights.")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16; weights stay in float32.")
 @attention_option
-@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the tokens and lengths that are drawn.")
-@click.option("-o", "--output", metavar="FILE", help="Also write the measurement here, as JSON.")
-@click.option("--plot", metavar="FILE", help="Also draw it: a .png, .svg or .pdf.")
+@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the tokens and lengths.")
+@click.option("-o", "--output", metavar="FILE", help="Also write the measurement to this file, as JSON.")
+@click.option("--plot", metavar="FILE", help="Also draw the measurement: a .png, .svg or .pdf.")
 @force_option
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Find the largest token budget a model takes here, and how fast every budget is.
+    """Find the largest token budget that fits into memory, and the speed of every budget.
 
-    Takes real training steps, forward, backward and optimizer, in a process of its own that may run out of memory: doubles the budget
-    until it does, then bisects. Every token is learned, so real data takes no more memory. Peak memory is that of the whole process;
-    on a GPU, of its tensors.
+    Takes real training steps (forward, backward, optimizer) in a child process that may run out of memory. The budget is
+    doubled until it does, and then bisected. Every token is trained on, so real data takes no more memory. Peak memory
+    is that of the whole process; on a GPU, that of its tensors.
 
     \b
     Examples:
@@ -168,7 +177,7 @@ def _show(capacity: Capacity) -> None:
 
 
 def plan_with(capacity: Capacity) -> str:
-    """What to type: a budget that is fast enough and holds the longest sample, where there is one that fits."""
+    """Return advice on the budget: fast enough, and large enough for the longest sample if that fits."""
     longest, largest = capacity.measured["length"], capacity.largest.size
     pack = " --pack" if capacity.measured["layout"] == "packed" else ""
     if longest > largest:

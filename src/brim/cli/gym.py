@@ -1,4 +1,4 @@
-"""`brim gym`: play on a puzzle server and keep the samples, look at what there is to play, start a server."""
+"""`brim gym`: play on a puzzle server and keep the samples, list the games, start a server."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -20,9 +20,9 @@ from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_w
 from brim.envs.puzzle.wire.transport import TRANSPORTS
 
 POLICIES = {
-    "hint": "does what the server advises",
-    "random": "any action that can be listed",
-    "scripted": "the actions of a file, --script: JSONL with game, difficulty, seed, actions",
+    "hint": "follows the hints of the server",
+    "random": "a uniformly random legal action",
+    "scripted": "the actions of --script FILE: JSONL with game, difficulty, seed, actions",
 }
 _MOCK_ONLY = ("steps_per_episode", "success_rate")
 _REAL_ONLY = (
@@ -48,37 +48,55 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 @click.command()
 @click.option("-t", "--tokenizer", required=True, help="byte, gpt2, a tokenizer.json, a directory, or a hub name.")
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="Where the server runs.")
-@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Where it listens.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="What it speaks; auto finds out.")
-@click.option("--games", callback=_names, metavar="NAME,...", help="What is played.  [default: all that are quick to make]")
-@click.option("--difficulty-min", type=float, default=0.0, show_default=True, help="Easy is 0.3, medium 0.5, hard 0.7.")
-@click.option("--difficulty-max", type=float, default=1.0, show_default=True, help="Those within are played.")
-@click.option("-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
-@click.option("--lanes", type=int, default=_DEFAULT.lanes, show_default=True, help="Episodes played at once.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Who plays.")
-@click.option("--script", metavar="FILE", help="What the scripted policy plays.")
-@click.option("--max-steps", type=int, default=_DEFAULT.max_steps, show_default=True, help="An episode that is longer is a failure.")
-@click.option("--max-samples", type=click.IntRange(min=1), help="Stop after so many samples.")
-@click.option("--timeout", type=float, default=_DEFAULT.read_timeout, show_default=True, help="Seconds for a reply; a connection has 10.")
-@click.option("--episode-timeout", type=float, default=_DEFAULT.episode_timeout, show_default=True, help="Seconds for an episode.")
-@click.option("--retries", type=int, default=_DEFAULT.max_retries, show_default=True, help="Of an episode whose connection failed.")
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="Host of the server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Port of the server.")
+@click.option(
+    "--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol of the server; auto detects it."
+)
+@click.option("--games", callback=_names, metavar="NAME,...", help="Games to play.  [default: all that are quick to generate]")
+@click.option(
+    "--difficulty-min", type=float, default=0.0, show_default=True, help="Lowest difficulty to play: easy is 0.3, medium 0.5, hard 0.7."
+)
+@click.option("--difficulty-max", type=float, default=1.0, show_default=True, help="Highest difficulty to play.")
+@click.option("-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Number of episodes.")
+@click.option("--lanes", type=int, default=_DEFAULT.lanes, show_default=True, help="Number of episodes that are played at once.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Policy that plays.")
+@click.option("--script", metavar="FILE", help="Actions of the scripted policy.")
+@click.option("--max-steps", type=int, default=_DEFAULT.max_steps, show_default=True, help="Upper limit of the actions in an episode.")
+@click.option("--max-samples", type=click.IntRange(min=1), help="Stop after this many samples.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=_DEFAULT.read_timeout,
+    show_default=True,
+    help="Seconds to wait for a reply; at most 10 for a connection.",
+)
+@click.option(
+    "--episode-timeout", type=float, default=_DEFAULT.episode_timeout, show_default=True, help="Upper limit of the seconds of an episode."
+)
+@click.option("--retries", type=int, default=_DEFAULT.max_retries, show_default=True, help="Retries of an episode whose connection failed.")
 @click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
-@click.option("--buffer-size", type=click.IntRange(min=1), default=100_000, show_default=True, help="Samples held; older ones give way.")
-@click.option("-o", "--output", metavar="FILE", help="Write the buffer: JSON if the name ends in .json, else binary.")
+@click.option(
+    "--buffer-size",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="Capacity of the buffer; the oldest samples are evicted.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Replay buffer to write: JSON if the name ends in .json, else binary.")
 @force_option
-@click.option("--seed", type=int, default=42, show_default=True, help="Decides which puzzles are played.")
-@click.option("--mock", is_flag=True, help="Episodes that are made up; no server is needed.")
-@click.option("--steps-per-episode", type=int, default=5, show_default=True, help="Of made-up episodes.")
-@click.option("--success-rate", type=float, default=0.7, show_default=True, help="Of made-up episodes.")
+@click.option("--seed", type=int, default=42, show_default=True, help="Seed of the puzzles.")
+@click.option("--mock", is_flag=True, help="Make up episodes instead of playing; needs no server.")
+@click.option("--steps-per-episode", type=int, default=5, show_default=True, help="Actions in a made-up episode.")
+@click.option("--success-rate", type=float, default=0.7, show_default=True, help="Share of made-up episodes that are solved.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.pass_context
 def run(ctx: click.Context, **options: Any) -> None:
     """Play puzzles, and make a training sample of every move.
 
-    Plays on a real server, many episodes at once, and shows how it goes. Every episode ends as success, failure, timeout or error, and is
-    counted. The samples can be written as a replay buffer.
+    Plays many episodes at once on a real server, with progress. Every episode ends as success, failure, timeout or
+    error, and is counted. The samples can be written as a replay buffer.
 
     \b
     Examples:
@@ -87,7 +105,8 @@ def run(ctx: click.Context, **options: Any) -> None:
       brim gym run -t byte --games lights,sudoku -n 1000 --lanes 32 -o buffer.brim
       brim gym run -t byte --policy scripted --script moves.jsonl --keep success
 
-    Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or there is no server (any more), 130 interrupted.
+    Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or the server is unreachable,
+    130 interrupted.
     """
     from brim.data.tokenizer.base import load_tokenizer
     from brim.stream.replay.buffer import ReplayBuffer
@@ -204,7 +223,7 @@ def _readable(facts: dict[str, Any]) -> dict[str, Any]:
         "mean reward": _rounded(facts["mean_reward"]),
         "left out": _listed(facts["filtered"]),
         "speed": f"{facts['episodes_per_second']:.1f} episodes/s, {facts['samples_per_second']:.1f} samples/s",
-        "buffer": f"{facts['buffer']['size']} samples, {facts['buffer']['evicted']} gave way",
+        "buffer": f"{facts['buffer']['size']} samples, {facts['buffer']['evicted']} evicted",
         "written": facts["output"],
     }
     return {name: value for name, value in lines.items() if value}
@@ -219,16 +238,16 @@ def _rounded(value: float | None) -> str:
 
 
 @click.command()
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="Ask this machine for a server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Ask this port for a server.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Ask in this way.")
-@click.option("--timeout", type=float, default=_DEFAULT.connect_timeout, show_default=True, help="Seconds to wait for an answer.")
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="Host to ask for a server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Port to ask for a server.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol to ask with.")
+@click.option("--timeout", type=float, default=_DEFAULT.connect_timeout, show_default=True, help="Seconds to wait for a connection.")
 @json_option
 @click.pass_context
 def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: float, as_json: bool) -> None:
-    """Show what can be played, by whom, and with which options.
+    """Show the games, the policies and the options.
 
-    A server is looked for only if an option says where or how.
+    A server is looked for only if one of the options below is given.
 
     \b
     Examples:
@@ -296,24 +315,28 @@ def _ask(config: GymConfig) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 is any that is free.")
-@click.option("--transport", type=click.Choice(SERVER_TRANSPORTS), default="tcp", show_default=True, help="tcp is the fastest.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="Port to listen on; 0 chooses a free one."
+)
+@click.option(
+    "--transport", type=click.Choice(SERVER_TRANSPORTS), default="tcp", show_default=True, help="Protocol to serve; tcp is the fastest."
+)
 def serve(host: str, port: int, transport: Any) -> None:
     """Run a puzzle server until it is interrupted.
 
-    The server is that of the package chuk-puzzles-gym, without its limit on the length of a session. It plays on one core; start several
-    on different ports for more.
+    The server is that of the package chuk-puzzles-gym, without its limit on the length of a session. It uses one core;
+    start several on different ports to use more.
 
     \b
     Examples:
       brim gym serve
       brim gym serve --port 8024 --transport telnet
 
-    Exit status: 130 interrupted, 2 it could not be started or ended by itself.
+    Exit status: 130 interrupted, 2 the server could not be started or ended unexpectedly.
     """
     with PuzzleServer(transport, host, port) as server:
         click.echo(f"{server.host}:{server.port}")
         click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)
         server.wait()
-        raise click.ClickException(f"the server ended by itself; it said: {last_words(server.output()) or 'nothing'}")
+        raise click.ClickException(f"the server ended unexpectedly; its last output: {last_words(server.output()) or 'nothing'}")

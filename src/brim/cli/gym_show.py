@@ -1,4 +1,4 @@
-"""How playing looks: a table of the lanes that moves, or a line now and then where there is no terminal."""
+"""Progress of playing: a live table of the lanes, or a line for each tenth where there is no terminal."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from rich.live import Live
 from rich.table import Table
 
 MOST_LANES = 16
-"""That are shown one by one."""
+"""Lanes that have a row of their own in the table."""
 
 
 @contextmanager
 def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[None, None, None]:
-    """Shows on stderr how a stream does, within the block."""
+    """Show the progress of a stream on stderr within the block."""
     console = Console(stderr=True)
     if quiet:
         yield
@@ -30,7 +30,7 @@ def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[None, None,
 
 @contextmanager
 def _lines(stream: Any, episodes: int) -> Generator[None, None, None]:
-    """A line for each tenth of the episodes, whatever becomes of them."""
+    """Print a line for each tenth of the episodes, however they end."""
     left, told = Event(), 0
 
     def look() -> None:

@@ -10,28 +10,28 @@ TREE: Tree = {
                 "Length caches.",
                 {
                     "build": ("brim.cli.lengths:build", "Tokenize a data set and keep the lengths."),
-                    "stats": ("brim.cli.lengths:stats", "Summarise a length cache."),
+                    "stats": ("brim.cli.lengths:stats", "Summarize a length cache."),
                 },
             ),
             "batchplan": (
                 "Batch plans.",
                 {
                     "build": ("brim.cli.plan.build:build", "Build a plan from lengths."),
-                    "info": ("brim.cli.plan.info:info", "Show what a plan holds."),
+                    "info": ("brim.cli.plan.info:info", "Show the contents of a plan."),
                     "verify": ("brim.cli.plan.verify:verify", "Check that a plan belongs to lengths and options."),
-                    "shard": ("brim.cli.plan.build:shard", "Write one plan per rank."),
+                    "shard": ("brim.cli.plan.build:shard", "Write one plan for each rank."),
                 },
             ),
             "batch": (
-                "Batches as files.",
+                "Write batches as files.",
                 {"generate": ("brim.cli.batch:write", "Write the batches of a plan as NPZ files.")},
             ),
             "batching": (
-                "Where the waste is.",
+                "Analyze padding.",
                 {
-                    "histogram": ("brim.cli.lengths:histogram", "Draw how lengths are distributed."),
-                    "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and say which to choose."),
-                    "suggest": ("brim.cli.plan.analyze:suggest", "Find the best bucket edges."),
+                    "histogram": ("brim.cli.lengths:histogram", "Draw the histogram of the lengths."),
+                    "analyze": ("brim.cli.plan.analyze:analyze", "Compare ways of batching, and recommend one."),
+                    "suggest": ("brim.cli.plan.analyze:suggest", "Find the optimal bucket edges."),
                 },
             ),
         },
@@ -40,7 +40,7 @@ TREE: Tree = {
         "Play puzzles on a server.",
         {
             "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
-            "info": ("brim.cli.gym:info", "Show what can be played, and by whom."),
+            "info": ("brim.cli.gym:info", "Show the games, the policies and the server."),
         },
     ),
     "train": ("Train a model.", {"sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model.")}),
@@ -56,5 +56,5 @@ Examples:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     run("lazarus", HELP, TREE)

@@ -8,6 +8,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from brim.analyze.histogram import compute_length_histogram
+from brim.cli.options import ROWS, group_flag, row_flags
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
 from brim.core.atomic import check_target
 from brim.data.lengths import LengthCache
@@ -16,11 +17,11 @@ from brim.data.nested.lengths import charge_axes
 from brim.data.nested.open import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 from brim.data.rows.format import RowFormat
 
-cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="The length cache.")
+cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read.")
 
 
 def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """("context=3", ...) as a dict."""
+    """Read costs such as ("context=3", ...) into a dict."""
     costs: dict[str, int] = {}
     for value in values:
         axis, _, cost = value.rpartition("=")
@@ -38,20 +39,16 @@ def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "data",
     required=True,
     metavar="PATH",
-    help="JSONL, Parquet, or a Hugging Face data set on disk; of nested samples, HDF5, NPZ or Parquet.",
+    help="JSONL, Parquet, or a Hugging Face data set on disk; for nested samples HDF5, NPZ or Parquet.",
 )
 @click.option(
     "-t", "--tokenizer", default="byte", show_default=True, help="byte, a tokenizer.json, a directory, or a name in the local cache."
 )
-@click.option("-o", "--output", required=True, metavar="FILE", help="x.jsonl writes JSONL, any other name columns.")
 @click.option(
-    "--shape", default="auto", show_default=True, help="What a row is, if it could be several: tokens, messages, prompt, instruction, text."
+    "-o", "--output", required=True, metavar="FILE", help="Length cache to write: JSONL if the name ends in .jsonl, else columns."
 )
-@click.option("--text-field", help="The field that holds the text.")
-@click.option("--prompt-field", help="The field that holds the prompt.")
-@click.option("--response-field", help="The field that holds the response.")
-@click.option("--id-field", help="The field that holds the id.  [default: id or sample_id, else the row number]")
-@click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
+@row_flags
+@group_flag
 @click.option("--nested", is_flag=True, help="Rows of Parquet are nested samples: measure their structure.  [HDF5 and NPZ always are]")
 @click.option("--root", metavar="GROUP", help="The group of an HDF5 file that holds the samples.  [default: the file]")
 @click.option(
@@ -60,16 +57,16 @@ def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     multiple=True,
     callback=_costs,
     metavar="AXIS=N",
-    help="A step along this axis of nested samples counts for so many. May be given several times.",
+    help="Cost of a step along this axis of nested samples. Can be repeated.",
 )
-@click.option("--workers", type=int, help="Processes.  [default: all cores for large data, one for small]")
+@click.option("--workers", type=int, help="Number of processes.  [default: all cores for large data, one for small]")
 @click.option(
     "--torn-line",
     "torn",
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="What to do with a cut-off last line.",
+    help="What to do with an incomplete last line.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 @json_option
@@ -79,12 +76,6 @@ def build(
     data: str,
     tokenizer: str,
     output: str,
-    shape: str,
-    text_field: str | None,
-    prompt_field: str | None,
-    response_field: str | None,
-    id_field: str | None,
-    group_field: str | None,
     nested: bool,
     root: str | None,
     axis_costs: dict[str, int],
@@ -92,14 +83,15 @@ def build(
     torn: str,
     quiet: bool,
     as_json: bool,
+    **rows: str | None,
 ) -> None:
     """Tokenize a data set and keep the lengths.
 
-    Rows may be text, prompt/response, instruction/input/output, messages, or input_ids. Killed and started again, it continues. Started
-    again after rows were added, it measures only those.
+    Rows may be text, prompt/response, instruction/input/output, messages, or input_ids. A build that was killed
+    resumes when it is started again. After rows were appended to the data, only those are measured.
 
-    Nested samples (HDF5, NPZ, or Parquet with --nested) have no text: those of one structure become a group, and every ragged axis is
-    measured.
+    Nested samples (HDF5, NPZ, or Parquet with --nested) have no text: samples of one structure become a group, and
+    every ragged axis is measured.
 
     \b
     Examples:
@@ -117,16 +109,9 @@ def build(
             raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
         check_target(output)
         check_output(Path(output), Path(data))
-        source = open_nested(data, root=root, id_field=id_field)
+        source = open_nested(data, root=root, id_field=rows["id_field"])
         return _build_nested(source.table if not axis_costs else charge_axes(source.table, axis_costs), output, as_json)
-    format = RowFormat(
-        shape=shape,  # pyright: ignore[reportArgumentType]  checked there
-        text_field=text_field,
-        prompt_field=prompt_field,
-        response_field=response_field,
-        id_field=id_field,
-        group_field=group_field,
-    )
+    format = RowFormat(**{name: rows[name] for name in ROWS})  # pyright: ignore[reportArgumentType]  checked there
     with measuring_progress(quiet) as progress:
         built = build_lengths(data, output, tokenizer, format, workers=workers, torn=torn, progress=progress)  # pyright: ignore[reportArgumentType]
     cache = built.cache
@@ -146,7 +131,7 @@ def build(
 
 
 def _always_nested(data: Path) -> bool:
-    """Whether it is of a format that holds nothing else."""
+    """Return whether the data has a format that holds only nested samples."""
     suffixes = {data.suffix.lower()} | ({file.suffix.lower() for file in data.iterdir()} if data.is_dir() else set())
     return not suffixes.isdisjoint(HDF5_SUFFIXES + NPZ_SUFFIXES)
 
@@ -173,7 +158,7 @@ def _build_nested(table: LengthCache, output: str, as_json: bool) -> None:
 @cache_option
 @json_option
 def stats(cache: str, as_json: bool) -> None:
-    """Summarise a length cache.
+    """Summarize a length cache.
 
     \b
     Examples:
@@ -201,12 +186,12 @@ def stats(cache: str, as_json: bool) -> None:
 
 @click.command()
 @cache_option
-@click.option("--bins", default=20, show_default=True, help="How many bins.")
+@click.option("--bins", default=20, show_default=True, help="Number of bins.")
 @click.option("--bin-width", type=int, help="Tokens in a bin, instead of a number of bins.")
 @width_option
 @json_option
 def histogram(cache: str, bins: int, bin_width: int | None, width: int, as_json: bool) -> None:
-    """Draw how lengths are distributed.
+    """Draw the histogram of the lengths.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The options that several commands have in common, as flags: above all those that decide a plan."""
+"""Flags that several commands share: those that describe the rows of a data set, and those that decide a plan."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,21 +8,58 @@ import click
 from brim.plan.config import BatchingConfig, PadPolicy
 from brim.plan.packing import PackingConfig, PackingMode
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def flags(*options: Decorator) -> Decorator:
+    """Add flags to a command, in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def names_callback(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Read a comma-separated list of names."""
+    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+ROWS = ("shape", "text_field", "prompt_field", "response_field", "id_field", "group_field")
+"""Names of the flags that describe a row."""
+
+row_flags = flags(
+    click.option(
+        "--shape",
+        default="auto",
+        show_default=True,
+        help="Shape of the rows, if they could have several: tokens, messages, prompt, instruction or text.",
+    ),
+    click.option("--text-field", help="Field that holds the text."),
+    click.option("--prompt-field", help="Field that holds the prompt."),
+    click.option("--response-field", help="Field that holds the response."),
+    click.option("--id-field", help="Field that holds the id.  [default: id or sample_id, else the row number]"),
+)
+group_flag = click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
+
 attention_option = click.option(
     "--attention",
     type=click.Choice(["auto", "brim", "sdpa", "eager", "flex_attention", "flash_attention_2"]),
     default="auto",
     show_default=True,
-    help="How the model attends.",
+    help="Attention implementation of the model.",
 )
 
 
-def edges_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def edges_option(help: str) -> Decorator:
+    """The flag for bucket edges, which means something slightly different to each command."""
     return click.option("--bucket-edges", callback=_edges, metavar="N,N,...", help=help)
 
 
 def _edges(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """ "128,256,512" as numbers."""
+    """Read numbers such as 128,256,512."""
     if value is None:
         return None
     try:
@@ -32,41 +69,50 @@ def _edges(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 _OPTIONS = (
-    click.option("-b", "--token-budget", type=int, default=4096, show_default=True, help="Tokens in a microbatch, padding included."),
-    edges_option("Where length buckets end.  [default: no buckets, sorted windows]"),
-    click.option("--num-buckets", type=int, help="Choose this many buckets so that padding wastes least."),
-    click.option("--overflow-max", type=int, help="The longest sample.  [default: the token budget]"),
+    click.option(
+        "-b",
+        "--token-budget",
+        type=int,
+        default=4096,
+        show_default=True,
+        help="Upper limit of the tokens in a microbatch, padding included.",
+    ),
+    edges_option("Widths at which length buckets end.  [default: no buckets, sorted windows]"),
+    click.option("--num-buckets", type=int, help="Number of buckets, at the edges with the least padding."),
+    click.option("--overflow-max", type=int, help="Longest sample that is kept whole.  [default: the token budget]"),
     click.option(
         "--overflow",
         type=click.Choice(["error", "skip", "truncate", "split"]),
         default="error",
         show_default=True,
-        help="What to do with longer ones.",
+        help="What to do with samples that are longer.",
     ),
-    click.option("--pack", is_flag=True, help="Pack samples into rows first."),
+    click.option("--pack", is_flag=True, help="Pack several samples into each row."),
     click.option("--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the token budget if that is less]"),
     click.option(
         "--pack-mode",
         type=click.Choice([str(mode) for mode in PackingMode]),
         default="best_fit",
         show_default=True,
-        help="How rows are packed.",
+        help="Packing algorithm.",
     ),
-    click.option("--pack-max-sequences", type=int, help="At most so many samples in a packed row."),
+    click.option("--pack-max-sequences", type=int, help="Upper limit of the samples in a packed row."),
     click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."),
-    click.option("--max-sequences", type=int, help="At most so many rows in a microbatch."),
-    click.option("--window", type=int, help="Rows sorted together.  [default: 8192, or half of them if they are fewer]"),
-    click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Or keep the order of the data."),
-    click.option("--drop-last", is_flag=True, help="Leave out microbatches that stay short."),
-    click.option("--microbatches-per-step", type=int, help="In an optimizer step, over all ranks.  [default: one for each rank]"),
+    click.option("--max-sequences", type=int, help="Upper limit of the rows in a microbatch."),
+    click.option("--window", type=int, help="Rows that are sorted together.  [default: 8192, or half of all rows if that is less]"),
+    click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle the samples, or keep the order of the data."),
+    click.option("--drop-last", is_flag=True, help="Drop microbatches that stay short."),
+    click.option(
+        "--microbatches-per-step", type=int, help="Microbatches in an optimizer step, over all ranks.  [default: one for each rank]"
+    ),
     click.option(
         "--remainder",
         type=click.Choice(["null", "drop", "repeat"]),
         default="null",
         show_default=True,
-        help="When the last step is short: empty microbatches, drop it, or repeat some.",
+        help="What to do when the last step is short: add empty microbatches, drop it, or repeat some.",
     ),
-    click.option("-s", "--seed", type=int, default=42, show_default=True, help="Another seed, another order."),
+    click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the order."),
 )
 _SAME_NAME = (
     "token_budget",
@@ -87,21 +133,14 @@ PLANNING = frozenset({*_SAME_NAME, "bucket_edges", "num_buckets", "pack", "pack_
 """The names of the flags."""
 
 
-def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the flags to a command, in the order of the list above. `predictable` are the names of that flag: -p is taken elsewhere."""
-    help = "Pad to the bucket: few distinct shapes.  [8 buckets are chosen unless given]"
-    options = (*_OPTIONS, click.option(*predictable, is_flag=True, help=help))
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decorator:
+    """Add the flags that decide a plan. `predictable` has the names of that flag: some commands use -p for the plan."""
+    help = "Pad to the width of a bucket, for few distinct shapes.  [chooses 8 buckets unless they are given]"
+    return flags(*_OPTIONS, click.option(*predictable, is_flag=True, help=help))
 
 
 def config_from(options: dict[str, Any]) -> BatchingConfig:
-    """The config that the flags say."""
+    """Return the options of a plan that the flags describe."""
     pack_only = [name for name in ("pack_max_len", "pack_max_sequences") if options[name] is not None]
     if pack_only and not options["pack"]:
         raise click.UsageError(f"--{pack_only[0].replace('_', '-')} needs --pack")
@@ -128,7 +167,7 @@ def _packing(options: dict[str, Any]) -> PackingConfig:
 
 
 def overlaid(config: BatchingConfig, options: dict[str, Any], given: set[str]) -> BatchingConfig:
-    """A config with those flags of `options` that were given on the command line."""
+    """Return `config` with those of the `options` that were given on the command line."""
     asked, values = config_from(options).to_dict(), config.to_dict()
     touched = given & values.keys()
     if "predictable" in given:

@@ -1,4 +1,4 @@
-"""`brim sample-data`: a data set to try things on."""
+"""`brim sample-data`: a sample data set."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ ROW = re.compile(rb'\{"id":"[a-z]+-(\d{7,})","prompt":".*","response":".*","answ
 @click.option("-s", "--seed", type=int, default=0, show_default=True, help="Seed of the rows.")
 @force_option
 def sample_data(count: int, output: str, seed: int, force: bool) -> None:
-    """Write a data set to try things on.
+    """Write a sample data set.
 
     Instruction and response pairs with checkable answers and a long tail of lengths. The bytes are the same on every
     machine. An existing file is replaced only if this command wrote it.

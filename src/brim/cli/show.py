@@ -1,4 +1,4 @@
-"""How results look: tables and bars for people, JSON for programs, progress on stderr."""
+"""Output of results: tables and bars for people, JSON for programs, progress on stderr."""
 
 import json
 import time
@@ -15,7 +15,11 @@ from rich.text import Text
 from brim.core.display import readable
 
 width_option = click.option(
-    "--width", type=click.IntRange(min=1), default=50, show_default=True, help="Characters of the longest bar; less in a narrow terminal."
+    "--width",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Length of the longest bar in characters; less in a narrow terminal.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -47,7 +51,7 @@ def plain(value: Any) -> Text:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Columns of numbers are right-aligned; the first column never is."""
+    """Print a table of numbers: all columns but the first are right-aligned."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
@@ -65,7 +69,7 @@ def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def show_facts(facts: dict[str, Any]) -> None:
-    """One fact per line."""
+    """Print one fact per line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -75,7 +79,7 @@ def show_facts(facts: dict[str, Any]) -> None:
 
 
 def show_drawing(draw: Callable[[int], str], width: int) -> None:
-    """Text with bars of at most `width` characters, and less where the terminal is narrower."""
+    """Print text with bars of at most `width` characters, or fewer if the terminal is narrower."""
     console = Terminal()
     drawn = draw(width)
     excess = max(len(line) for line in drawn.splitlines()) - console.width
@@ -85,13 +89,13 @@ def show_drawing(draw: Callable[[int], str], width: int) -> None:
 
 
 def show_prose(*sentences: str) -> None:
-    """One paragraph each, wrapped at words."""
+    """Print each sentence as a paragraph, wrapped at words."""
     for sentence in sentences:
         Terminal().print(Text(sentence))
 
 
 def human(number: float) -> str:
-    """1234567 -> 1.2M."""
+    """Format a number in short: 1234567 is 1.2M."""
     for unit in ("", "k", "M", "G"):
         if abs(number) < 1000:
             return f"{number:.0f}{unit}" if unit == "" or number >= 100 else f"{number:.1f}{unit}"
@@ -101,7 +105,7 @@ def human(number: float) -> str:
 
 @contextmanager
 def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, None]:
-    """A bar on stderr that counts; nothing where stderr is not a terminal."""
+    """Show a bar that counts on stderr, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -115,7 +119,7 @@ class MeasuringProgress(Protocol):
 
 @contextmanager
 def measuring_progress(quiet: bool) -> Generator[MeasuringProgress, None, None]:
-    """A bar on stderr with rows/s, tokens/s and the time that is left; nothing where stderr is not a terminal."""
+    """Show a bar with rows/s, tokens/s and the remaining time on stderr, if that is a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""`brim plan analyze` and `brim plan suggest`: where the waste is, and which bucket edges have least of it."""
+"""`brim plan analyze` and `brim plan suggest`: how much padding each way of batching has, and the optimal bucket edges."""
 
 import json
 from typing import Any
@@ -30,17 +30,22 @@ GOALS = {
 
 @click.command()
 @cache_option
-@edges_option("The buckets in use, if there are any: where they end.")
-@click.option("--overflow-max", type=int, help="Where the last bucket ends.  [default: the longest sample]")
-@click.option("-b", "--token-budget", type=int, help="Tokens in a microbatch.  [default: 4096, or the longest sample if that is more]")
-@click.option("-n", "--num-buckets", type=int, help="Optimal buckets to compare with.  [default: as many as in use, else 8]")
-@click.option("--batch-size", type=int, help="Of random batches.  [default: as many samples as a budget holds on average]")
+@edges_option("Edges of the buckets in use, if there are any.")
+@click.option("--overflow-max", type=int, help="Width of the last bucket.  [default: the longest sample]")
+@click.option(
+    "-b",
+    "--token-budget",
+    type=int,
+    help="Upper limit of the tokens in a microbatch.  [default: 4096, or the longest sample if that is more]",
+)
+@click.option("-n", "--num-buckets", type=int, help="Number of optimal buckets to compare with.  [default: as many as in use, else 8]")
+@click.option("--batch-size", type=int, help="Samples in a random batch.  [default: as many as a budget holds on average]")
 @click.option("--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the longest sample if that is more]")
 @click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this.")
-@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Of the orders that are compared.")
-@click.option("--bins", default=20, show_default=True, help="Bins of the histogram.")
+@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the orders that are compared.")
+@click.option("--bins", default=20, show_default=True, help="Number of bins of the histogram.")
 @width_option
-@click.option("--measured", metavar="FILE", help="Estimate memory and speed from this, which brim bench batch-size -o FILE wrote.")
+@click.option("--measured", metavar="FILE", help="Measurement of brim bench batch-size -o, from which memory and speed are estimated.")
 @click.option("-o", "--output", metavar="FILE", help="Also write the report to this file, as JSON.")
 @force_option
 @json_option
@@ -55,12 +60,12 @@ def analyze(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare ways of batching these lengths, and say which to choose.
+    """Compare ways of batching these lengths, and recommend one.
 
-    Random batches, batches grouped by length, the buckets in use, optimal buckets, sorted windows and packed rows: padding, steps of an
-    epoch, distinct shapes, attention (the squared lengths it sees), the largest batch (what memory has to hold), and how many times
-    cheaper than random batches an epoch is by the planner's measure of cost. What was measured of a machine turns cost into time and the
-    largest batch into bytes.
+    Compares random batches, batches grouped by length, the buckets in use, optimal buckets, sorted windows and packed
+    rows by padding, steps of an epoch, distinct shapes, attention (the sum of squared lengths), the largest batch, which
+    has to fit into memory, and the speed-up over random batches by the planner's cost model. With --measured, costs
+    become seconds and the largest batch becomes bytes.
 
     \b
     Examples:
@@ -118,23 +123,25 @@ def _show(report: BatchingEfficiencyReport, width: int) -> None:
 
 @click.command()
 @cache_option
-@click.option("-n", "--num-buckets", default=4, show_default=True, help="At most so many buckets.")
+@click.option("-n", "--num-buckets", default=4, show_default=True, help="Upper limit of the number of buckets.")
 @click.option(
     "-g",
     "--goal",
     type=click.Choice([*GOALS, *map(str, OptimizationGoal)]),
     default="waste",
     show_default=True,
-    help="What to make as small as can be: slots, the unevenness of bucket sizes, or the attention memory of padded rows.",
+    help="What is minimized: padding, the difference between bucket sizes, or the attention memory of padded rows.",
 )
-@click.option("--max-length", type=int, help="No bucket is wider; longer samples are in none.  [default: the longest sample]")
-@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Every width is a multiple of this.")
+@click.option(
+    "--max-length", type=int, help="Upper limit of a bucket's width; longer samples are in no bucket.  [default: the longest sample]"
+)
+@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this.")
 @width_option
 @json_option
 def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad_to_multiple: int, width: int, as_json: bool) -> None:
-    """Find the best bucket edges for a goal.
+    """Find the optimal bucket edges for a goal.
 
-    The answer is exact: no other edges do better by the goal's measure. The other goals are shown beside it.
+    The answer is exact: no other edges are better by the measure of the goal. The other goals are shown beside it.
 
     \b
     Examples:
@@ -165,7 +172,7 @@ def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad
 
 
 def _row(one: BucketSuggestion, found: dict[OptimizationGoal, BucketSuggestion]) -> list[str]:
-    """Attention is relative to the least there can be."""
+    """Return a row of the table. Attention is relative to its minimum over all goals."""
     least = found[OptimizationGoal.MINIMIZE_MEMORY].cost
     samples = max(bucket.sample_count for bucket in one.analysis.buckets) / one.analysis.num_samples
     attention = one.analysis.cost(OptimizationGoal.MINIMIZE_MEMORY) / least

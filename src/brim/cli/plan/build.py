@@ -15,16 +15,16 @@ from brim.plan.store import read_index, save_shards
 
 
 @click.command()
-@click.option("-l", "--lengths", required=True, metavar="FILE", help="The length cache.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="The plan. A plan that is there already is replaced.")
-@click.option("-e", "--epochs", type=int, default=1, show_default=True, help="How many epochs.")
+@click.option("-l", "--lengths", required=True, metavar="FILE", help="Length cache to plan.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Plan to write. An existing plan is replaced.")
+@click.option("-e", "--epochs", type=int, default=1, show_default=True, help="Number of epochs.")
 @planning_options(("-p", "--predictable"))
-@click.option("--lazy", is_flag=True, help="Do not store the epochs; build them again when they are used.")
+@click.option("--lazy", is_flag=True, help="Do not store the epochs; build them when they are used.")
 @json_option
 def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **options: Any) -> None:
     """Plan which samples share a batch.
 
-    Reads lengths, never text. The plan is a directory you can inspect, verify, shard and keep with the run's record.
+    Reads lengths, never text. The plan is a directory that can be inspected, verified, sharded and kept with the run.
 
     \b
     Examples:
@@ -58,15 +58,15 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
 
 
 @click.command()
-@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan.")
-@click.option("-w", "--world-size", type=int, required=True, help="How many ranks.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Where rank_0, rank_1, ... go.")
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan to shard.")
+@click.option("-w", "--world-size", type=int, required=True, help="Number of ranks.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Directory for rank_0, rank_1, ...")
 @json_option
 def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
-    """Write one plan per rank, all with equally many microbatches.
+    """Write one plan for each rank, all with the same number of microbatches.
 
-    Not needed for training: a rank can take its share of the whole plan, and continue on another number of ranks. Shards are for
-    looking at, and for machines that should hold their own share only.
+    Training does not need this: a rank takes its share of the whole plan, and can resume on another number of ranks.
+    Shards are for inspection, and for machines that should hold only their own share.
 
     \b
     Examples:

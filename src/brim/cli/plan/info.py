@@ -1,4 +1,4 @@
-"""`brim plan info`: what a plan holds."""
+"""`brim plan info`: the contents of a plan."""
 
 from collections import Counter
 from typing import Any
@@ -14,13 +14,13 @@ from brim.plan.plan import BatchPlan
 
 
 @click.command()
-@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan.")
-@click.option("-n", "--show-batches", type=click.IntRange(min=0), default=0, show_default=True, help="Also list the first microbatches.")
-@click.option("-r", "--rank", type=int, help="What this rank gets; needs --world-size.")
-@click.option("-w", "--world-size", type=int, help="Of so many ranks.")
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan to show.")
+@click.option("-n", "--show-batches", type=click.IntRange(min=0), default=0, show_default=True, help="Number of microbatches to list.")
+@click.option("-r", "--rank", type=int, help="Show the share of this rank; needs --world-size.")
+@click.option("-w", "--world-size", type=int, help="Number of ranks.")
 @json_option
 def info(path: str, show_batches: int, rank: int | None, world_size: int | None, as_json: bool) -> None:
-    """Show what a plan holds.
+    """Show the contents of a plan.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:
 
 
 def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
-    """What this share has of each group, and for nested samples what the group has in common."""
+    """Return the facts of each group in this share, and for nested samples its structure."""
     view = plan.get_epoch(0)
     columns, names = view.columns.take(view.places[view.places >= 0]), plan.table.group_names
     if columns.group is None:

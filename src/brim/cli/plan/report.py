@@ -1,4 +1,4 @@
-"""`brim plan report`: a plan to look at, as one page or one picture."""
+"""`brim plan report`: a report about a plan, as one page or one picture."""
 
 from pathlib import Path
 
@@ -16,11 +16,18 @@ is_report = marked(b'<meta name="generator" content="brim ', b"Software\0brim")
 
 
 @click.command()
-@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="The plan, or a rank's share of one.")
-@click.option("-l", "--lengths", metavar="FILE", help="The length cache it should belong to.  [default: only the plan's own]")
-@click.option("-o", "--output", metavar="FILE", help="The report.  [default: report.html or report.png]")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="A page to explore, or a picture.  [default: as the output's name says]")
-@click.option("-w", "--world-size", "world_sizes", type=int, multiple=True, help="Ranks to show it for; repeat it.  [default: 1, 2, 4, 8]")
+@click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan, or the share of a rank.")
+@click.option("-l", "--lengths", metavar="FILE", help="Length cache that the plan should belong to.  [default: the plan's own]")
+@click.option("-o", "--output", metavar="FILE", help="Report to write.  [default: report.html or report.png]")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Page or picture.  [default: from the name of the output]")
+@click.option(
+    "-w",
+    "--world-size",
+    "world_sizes",
+    type=int,
+    multiple=True,
+    help="Number of ranks to show the plan for. Can be repeated.  [default: 1, 2, 4, 8]",
+)
 @force_option
 @json_option
 def report(
@@ -32,9 +39,9 @@ def report(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw what a plan does: lengths, padding, shapes, order, ranks, and other ways to batch.
+    """Write a report about a plan: lengths, padding, shapes, order, ranks, and other ways of batching.
 
-    The page is one file that needs no network, and can be kept with the run's record. The picture needs brim[plot].
+    The page is one file that works offline and can be kept with the run. The picture needs brim[plot].
 
     \b
     Examples:
@@ -61,7 +68,7 @@ def report(
 
 
 def _target(output: str | None, kind: str | None) -> Path:
-    """Where the report goes; a name and a format that contradict each other are an error."""
+    """Return the path of the report; a name and a format that contradict each other are an error."""
     if output is None:
         return Path(f"report.{kind or 'html'}")
     suffix = Path(output).suffix.lower().removeprefix(".")

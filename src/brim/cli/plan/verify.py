@@ -17,22 +17,23 @@ from brim.plan.verify import Difference, verify_plan
 
 
 @click.command()
-@click.option("--plan", "path", "-p", required=True, metavar="DIR", help="The plan.")
-@click.option("-l", "--lengths", metavar="FILE", help="The length cache it should belong to.  [default: only check the files]")
+@click.option("--plan", "path", "-p", required=True, metavar="DIR", help="Plan to verify.")
+@click.option("-l", "--lengths", metavar="FILE", help="Length cache that the plan should belong to.  [default: only check the files]")
 @planning_options()
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **options: Any) -> None:
     """Check that a plan belongs to lengths and options, and list every difference.
 
-    Files are checked against their checksums, and the epochs are planned again and compared. Only options that are given are compared.
+    Files are checked against their checksums, and the epochs are planned again and compared. Only options that are given
+    on the command line are compared.
 
     \b
     Examples:
       brim plan verify -p plan/ -l lengths.jsonl
       brim plan verify -p plan/ -l lengths.jsonl -b 16384 --seed 7
 
-    Exit status: 0 it does, 1 it does not, 2 the options are wrong.
+    Exit status: 0 it belongs to them, 1 it does not, 2 the options are wrong.
     """
     table = LengthCache.load(lengths) if lengths is not None else None
     try:
@@ -54,6 +55,6 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
 
 
 def _expected(ctx: click.Context, config: BatchingConfig, options: dict[str, Any]) -> BatchingConfig | None:
-    """The plan's config with the options that were given on the command line."""
+    """Return the plan's options with those that were given on the command line, or None if none were."""
     given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     return overlaid(config, options, given) if given else None

@@ -1,13 +1,11 @@
 """Flags that the training commands share, and help in groups: the options that matter first, then one group for each subject."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from brim.cli.options import attention_option
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+from brim.cli.options import Decorator, attention_option, flags, names_callback
 
 
 class GroupedCommand(click.Command):
@@ -27,27 +25,6 @@ class GroupedCommand(click.Command):
             formatter.write_dl(list(rows.values()))
 
 
-def flags(*options: Decorator) -> Decorator:
-    """Add flags to a command, in this order."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
-
-
-names_callback = _names
-"""Reads a comma-separated list."""
-
-ROWS = ("shape", "text_field", "prompt_field", "response_field", "id_field", "group_field")
-"""Names of the flags that say what a row is."""
-
 model_flags = flags(
     click.option("-m", "--model", metavar="MODEL", help="tiny (built in), a directory, or a name in the local Hugging Face cache."),
     click.option("-d", "--data", metavar="PATH", help="JSONL, Parquet, or a Hugging Face data set on disk."),
@@ -55,14 +32,6 @@ model_flags = flags(
 tokenizer_flag = click.option(
     "-t", "--tokenizer", help="As for brim lengths build.  [default: the model's own; for tiny the plan's, or byte]"
 )
-row_flags = flags(
-    click.option("--shape", default="auto", show_default=True, help="Shape of the rows, if they could have several."),
-    click.option("--text-field", help="Field that holds the text."),
-    click.option("--prompt-field", help="Field that holds the prompt."),
-    click.option("--response-field", help="Field that holds the response."),
-    click.option("--id-field", help="Field that holds the id."),
-)
-group_flag = click.option("--group-field", help="Rows that differ in this field never share a microbatch.")
 
 
 def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
@@ -94,7 +63,7 @@ lora_flags = flags(
     click.option("--lora-alpha", type=float, help="Scale of the LoRA adapters.  [default: twice the rank]"),
     click.option("--lora-dropout", type=float, default=0.0, show_default=True, help="Dropout rate of the LoRA adapters."),
     click.option(
-        "--lora-targets", callback=_names, metavar="NAME,...", help="Layers with adapters.  [default: all linear ones but the head]"
+        "--lora-targets", callback=names_callback, metavar="NAME,...", help="Layers with adapters.  [default: all linear ones but the head]"
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from brim.cli.options import planning_options
+from brim.cli.options import flags, names_callback, planning_options, row_flags
 from brim.cli.show import json_option
 from brim.cli.train.flags import (
     BATCHING,
@@ -17,14 +17,11 @@ from brim.cli.train.flags import (
     GroupedCommand,
     checkpoint_flags,
     compute_flags,
-    flags,
     lora_flags,
     model_flags,
-    names_callback,
     optimizer_flags,
     quiet_flag,
     resume_flag,
-    row_flags,
     tokenizer_flag,
 )
 from brim.cli.train.progress import playing_progress

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.options import PLANNING, config_from, overlaid, planning_options
+from brim.cli.options import PLANNING, ROWS, config_from, group_flag, overlaid, planning_options, row_flags
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.cli.train.flags import (
     BATCHING,
@@ -15,17 +15,14 @@ from brim.cli.train.flags import (
     DATA,
     LORA,
     OPTIMIZER,
-    ROWS,
     GroupedCommand,
     checkpoint_flags,
     compute_flags,
-    group_flag,
     lora_flags,
     model_flags,
     optimizer_flags,
     quiet_flag,
     resume_flag,
-    row_flags,
     tokenizer_flag,
 )
 from brim.cli.train.online import ONLINE, SAVE_EVERY, SCHEDULE, online_config, online_options, resumed_config, run_online
