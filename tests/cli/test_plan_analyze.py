@@ -126,7 +126,7 @@ def test_a_terminal_that_knows_no_blocks_is_no_error(here):
         ("brim plan analyze -l lengths.jsonl --pack-max-len 0", "at least 1"),
         ("brim plan analyze -l lengths.jsonl -n 0", "at least 1, got 0"),
         ("brim plan analyze -l lengths.jsonl --measured nothing", "cannot read nothing"),
-        ("brim plan analyze -l lengths.jsonl --measured lengths.jsonl", "is not a capacity"),
+        ("brim plan analyze -l lengths.jsonl --measured lengths.jsonl", "lengths.jsonl is truncated or damaged: it is not JSON"),
         ("brim plan analyze -l lengths.jsonl --measured lanes.json", "measured in lanes, not in tokens"),
         ("brim plan suggest -l lengths.jsonl -n 0", "buckets must be at least 1, got 0"),
         ("brim plan suggest -l lengths.jsonl --max-length 0", "at least 1, got 0"),
