@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from support import tiers
 
 HIDING = Path(__file__).parent / "tests" / "support" / "as_if_missing"
-QUICK_EXAMPLES = 15
+QUICK_EXAMPLES = 10
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests share the cores, so torch takes one
 settings.register_profile("brim", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each example is a process of its own, two or three times
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BATCHING = EXAMPLES / "batching"
 

@@ -295,6 +295,7 @@ def test_a_measured_machine_turns_costs_into_seconds_and_bytes():
     assert "No way of batching gains" in report.advice  # as many steps as before
 
 
+@pytest.mark.slow
 def test_lengths_at_the_edge_of_32_bits_are_no_trouble():
     report = create_efficiency_report([2**31 - 1, 1, 1, 5], token_budget=2**31 - 1)
     assert all(strategy.attention > 0 and strategy.cost > 0 for strategy in report.strategies)

@@ -17,6 +17,8 @@ from brim.analyze.capacity.attempts import Attempts
 from brim.analyze.capacity.memory import memory_available
 from brim.analyze.capacity.search import Search, find_capacity
 
+pytestmark = pytest.mark.slow  # processes that are killed, and waited for
+
 MB = 10**6
 LIMIT = 300 * MB
 PATIENCE = 60

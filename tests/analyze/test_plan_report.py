@@ -252,6 +252,7 @@ def test_lengths_of_another_plan_are_refused():
         create_plan_report(plan(), lengths=table(599), name="plan/")
 
 
+@pytest.mark.slow
 def test_a_picture_has_all_panels_and_is_not_blank(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for kind in ("fixed shapes", "one sample", "nothing left", "a share"):
@@ -303,6 +304,7 @@ def test_the_command_writes_a_page_and_says_what_is_in_it(here):
     assert "belong to this plan" in (here / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_picture_where_the_name_or_the_format_says_so(here):
     assert run("-p", "plan", "--format", "png").exit_code == 0
     assert (here / "report.png").read_bytes().startswith(b"\x89PNG")

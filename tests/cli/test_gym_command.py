@@ -115,6 +115,7 @@ def test_info_tells_what_there_is_and_who_answers(tmp_path, server):
     assert "130 interrupted" in " ".join(help.split())
 
 
+@pytest.mark.server
 def test_serving_until_it_is_interrupted(tmp_path):
     command = [str(BIN / "brim"), "gym", "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as serving:

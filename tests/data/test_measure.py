@@ -62,6 +62,7 @@ def test_conversations_go_through_the_template_in_the_workers_too(tmp_path, chat
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
+@pytest.mark.slow
 def test_parquet_and_saved_data_sets_are_measured_like_jsonl(data, tmp_path):
     import datasets
 

@@ -74,6 +74,7 @@ def test_a_writer_that_is_killed_leaves_the_old_data_set(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["samples.h5", "samples"])
 def test_a_writer_that_is_interrupted_stops_and_leaves_nothing(name, tmp_path):
     """Most of its time is spent inside h5py, where an interrupt would be lost."""
