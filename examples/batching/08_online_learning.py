@@ -104,4 +104,4 @@ example = actions[0]
 print(f"action {example.step_index + 1} of {example.total_steps} of {example.episode_id}:")
 print(bytes(example.input_ids[example.loss_mask == 0].tolist()).decode(), end="")
 print(bytes(example.input_ids[example.loss_mask == 1][:-1].tolist()).decode())
-print("a language model takes the policy's place with: brim train sft --online --model tiny")
+print("a language model takes the policy's place with: brim train online --model tiny")

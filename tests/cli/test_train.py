@@ -96,7 +96,7 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
         ("train sft --model model --data nothing.jsonl", "nothing.jsonl does not exist"),
         ("train sft --model model --data train.jsonl -b 16", "do not fit in 16 tokens"),
         ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
-        ("train sft --resume first --learning-rate 3", "these differ: learning_rate"),
+        ("train sft --resume first --learning-rate 3", "cannot change when a run is resumed: learning_rate"),
         ("train sft --resume first --output other", "a resumed run stays where it is"),
         ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
         ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
