@@ -40,11 +40,13 @@ def pytest_ignore_collect(collection_path, config):
     """Leave out modules of brim without examples and, in the quick tier, files that import torch."""
     if collection_path.suffix != ".py":
         return None
-    if collection_path.name == "conftest.py":
-        return True
-    if "brim" in collection_path.parts and "tests" not in collection_path.parts and ">>>" not in collection_path.read_text():
+    if not collection_path.name.startswith("test_") and ("tests" in collection_path.parts or not _has_examples(collection_path)):
         return True
     return True if config.option.quick and tiers.marks_of_import(collection_path) else None
+
+
+def _has_examples(path):
+    return path.name != "conftest.py" and ">>>" in path.read_text()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -158,7 +158,7 @@ def test_the_order_of_a_dict_does_not_matter(lengths, random):
 
 
 SCRIPT = """
-from brim import *
+from brim import BatchingConfig, BatchPlan, PackingConfig, compute_batch_fingerprint
 lengths = {f"s{i}": 1 + i * i % 97 for i in range(300)}
 for packing in (None, PackingConfig(max_length=128)):
     for buckets in (None, 4):

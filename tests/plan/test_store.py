@@ -179,7 +179,7 @@ def test_an_epoch_of_another_plan_is_noticed(tmp_path):
 
 SAVER = """
 import sys
-from brim import *
+from brim import BatchingConfig, BatchPlan, LengthCache
 from brim.data.ids import Ids
 import numpy as np
 table = LengthCache(Ids.rows(20000), np.full(20000, int(sys.argv[2]), np.int32))
