@@ -75,7 +75,7 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
     return [_packed(samples, store, row, config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
 
 
-def _packed(samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int64], width: int, pad_id: int) -> PackedSequence:
+def _packed(samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], width: int, pad_id: int) -> PackedSequence:
     """One row, of at least `width` tokens, laid out as a batch of one row is."""
     lengths = store.lengths[row]
     spans = store.spans(row, np.zeros(len(row), np.int32), lengths)

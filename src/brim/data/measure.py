@@ -277,8 +277,8 @@ def joined(done: Sequence[Measured], source: Source, tokenizer: Tokenizer, layou
         "tokenizer": tokenizer.name,
         "layout": asdict(layout) | {"fields": dict(layout.fields)},
     }
-    hashes = {"tokenizer_hash": tokens_identity(tokenizer, layout), "dataset_hash": digest}
-    return LengthCache(ids, lengths, groups=groups, group_names=names, source=meta, **hashes)
+    identity = tokens_identity(tokenizer, layout)
+    return LengthCache(ids, lengths, groups=groups, group_names=names, tokenizer_hash=identity, dataset_hash=digest, source=meta)
 
 
 def _join_groups(done: Sequence[Measured]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
