@@ -38,7 +38,7 @@ def test_an_accident_among_hashes_is_not_a_duplicate(values):
 
 @given(st.lists(texts, min_size=1), st.integers(1, 8))
 def test_hashes_do_not_depend_on_how_the_column_is_cut(values, chunk):
-    columns = Ids.of(values).columns
+    columns = Ids.of(values).to_columns()
     whole = ids_module._hashes(columns["id_text"], columns["id_ends"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ids_module, "CHUNK", chunk)
@@ -53,7 +53,7 @@ def test_joined_blocks_are_the_column_of_all_ids(blocks):
 
 
 def test_row_numbers_take_no_memory():
-    assert join_ids([IdBlock.of([0, 1], NUMBERED), IdBlock.of([2], NUMBERED)], 3).columns == {}
+    assert join_ids([IdBlock.of([0, 1], NUMBERED), IdBlock.of([2], NUMBERED)], 3).to_columns() == {}
 
 
 def test_zero_and_negative_and_empty_ids_are_ids():

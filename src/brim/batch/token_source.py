@@ -45,7 +45,7 @@ def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenS
     else:
         return source
     ids = plan.table.ids
-    if "id_text" in ids.columns:  # where integers and strings are mixed, a table holds strings
+    if ids.text is not None:  # where integers and strings are mixed, a table holds strings
         by_id = {str(id): sample for id, sample in by_id.items()}
     missing = next((id for id in ids if id not in by_id), None)
     if missing is not None:

@@ -19,10 +19,14 @@ CHUNK = 1 << 20
 
 
 class Ids:
-    """An immutable column of ids. Build one with `of`, `rows`, `integers` or `strings`."""
+    """An immutable column of ids. Build one with `of`, `rows`, `integers`, `strings` or `from_columns`."""
+
+    COLUMNS = ("id", "id_text", "id_ends")
+    """The names of the columns under which files keep ids. Row numbers need none."""
 
     def __init__(self, count: int, columns: dict[str, NDArray[Any]]) -> None:
-        self._count, self.columns = count, columns
+        self._count = count
+        self._columns = columns
         self._lookup: dict[SampleId, int] | None = None
 
     @classmethod
@@ -42,6 +46,38 @@ class Ids:
         return cls(len(ends), {"id_text": text, "id_ends": ends})
 
     @classmethod
+    def from_columns(cls, count: int, columns: Any) -> "Ids":
+        """Find the ids among the columns of a file. Columns of other names are left alone."""
+        return cls(count, {name: columns[name] for name in cls.COLUMNS if name in columns})
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns that a file should keep, by name."""
+        return dict(self._columns)
+
+    @property
+    def numbers(self) -> NDArray[np.int64] | None:
+        """The ids where they are integers other than the row numbers, else None."""
+        return self._columns.get("id")
+
+    @property
+    def text(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
+        """All ids in UTF-8, one behind the other, and where each one ends, where they are strings, else None."""
+        return (self._columns["id_text"], self._columns["id_ends"]) if "id_text" in self._columns else None
+
+    def is_whole(self) -> bool:
+        """Whether the columns fit together; those of a file need not."""
+        if not self._columns:
+            return True
+        if set(self._columns) == {"id"}:
+            numbers = self._columns["id"]
+            return numbers.shape == (self._count,) and numbers.dtype == np.int64
+        if set(self._columns) != {"id_text", "id_ends"}:
+            return False
+        text, ends = self._columns["id_text"], self._columns["id_ends"]
+        ascending = ends.shape == (self._count,) and not (np.diff(ends, prepend=0) < 0).any()
+        return ascending and text.dtype == np.uint8 and int(ends[-1:].sum()) == len(text)
+
+    @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
         """From Python values. Integers that do not fit 64 bits, such as long hashes, become strings, and all others with them."""
         values = [int(value) if isinstance(value, np.integer) else value for value in ids]
@@ -59,23 +95,23 @@ class Ids:
         if not -self._count <= row < self._count:
             raise IndexError(f"row {row} of {self._count} ids")
         row %= self._count
-        if "id" in self.columns:
-            return int(self.columns["id"][row])
-        if "id_text" not in self.columns:
+        if "id" in self._columns:
+            return int(self._columns["id"][row])
+        if "id_text" not in self._columns:
             return row
-        ends = self.columns["id_ends"]
-        return self.columns["id_text"][int(ends[row - 1]) if row else 0 : int(ends[row])].tobytes().decode()
+        ends = self._columns["id_ends"]
+        return self._columns["id_text"][int(ends[row - 1]) if row else 0 : int(ends[row])].tobytes().decode()
 
     def __iter__(self) -> Iterator[SampleId]:
         return (self[row] for row in range(self._count))
 
     def take(self, rows: NDArray[np.integer[Any]]) -> tuple[SampleId, ...]:
         """The ids of some rows."""
-        if not self.columns:
+        if not self._columns:
             return tuple(rows.tolist())
-        if "id" in self.columns:
-            return tuple(self.columns["id"][rows].tolist())
-        ends, text = self.columns["id_ends"], self.columns["id_text"].data
+        if "id" in self._columns:
+            return tuple(self._columns["id"][rows].tolist())
+        ends, text = self._columns["id_ends"], self._columns["id_text"].data
         starts = np.where(rows > 0, ends[rows - 1], 0)
         return tuple(str(text[start:end], "utf-8") for start, end in zip(starts.tolist(), ends[rows].tolist(), strict=True))
 
@@ -85,7 +121,7 @@ class Ids:
         Raises:
             KeyError: No row has this id.
         """
-        if not self.columns:
+        if not self._columns:
             if isinstance(id, int) and 0 <= id < self._count:
                 return id
             raise KeyError(id)
@@ -99,9 +135,9 @@ class Ids:
         Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal hashes are then
         compared for real, so an accident among the hashes is never reported.
         """
-        if not self.columns:
+        if not self._columns:
             return None
-        keys = self.columns["id"] if "id" in self.columns else _hashes(self.columns["id_text"], self.columns["id_ends"])
+        keys = self._columns["id"] if "id" in self._columns else _hashes(self._columns["id_text"], self._columns["id_ends"])
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         pairs: list[tuple[int, int]] = []

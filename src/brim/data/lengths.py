@@ -160,7 +160,7 @@ class LengthCache:
 
             write_jsonl(self, path)
             return
-        columns: dict[str, Any] = {"length": self.lengths, **self.ids.columns}
+        columns: dict[str, Any] = {"length": self.lengths, **self.ids.to_columns()}
         if self.groups is not None:
             columns["group"] = self.groups
         if self.axes is not None:
@@ -189,7 +189,12 @@ class LengthCache:
         if self.axes is not None:
             groups["axes"] = self.axes
         return fingerprint(
-            rows=len(self), lengths=self.lengths, tokenizer=self.tokenizer_hash, dataset=self.dataset_hash, **self.ids.columns, **groups
+            rows=len(self),
+            lengths=self.lengths,
+            tokenizer=self.tokenizer_hash,
+            dataset=self.dataset_hash,
+            **self.ids.to_columns(),
+            **groups,
         )
 
     def __len__(self) -> int:
@@ -259,7 +264,7 @@ def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[
 
 def _from_columns(columns: Columns) -> LengthCache:
     meta = columns.meta
-    ids = Ids(meta["rows"], {name: columns[name] for name in ("id", "id_text", "id_ends") if name in columns})
+    ids = Ids.from_columns(meta["rows"], columns)
     return LengthCache(
         ids,
         columns["length"],

@@ -288,7 +288,7 @@ class RollingBatchPlanWindow:
             }
             columns |= {"keys": window.keys, "tokens": store.tokens[flat], "learned": store.learned[flat]}
             columns["length"] = store.lengths
-            columns |= window.plan.table.ids.columns
+            columns |= window.plan.table.ids.to_columns()
         write_columns(path, FORMAT, meta, columns)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -312,7 +312,7 @@ class RollingBatchPlanWindow:
         lengths = np.array(columns["length"])
         keys = np.array(columns["keys"])
         number = found["window_id"]
-        ids = Ids(len(keys), {name: np.array(columns[name]) for name in ("id", "id_text", "id_ends") if name in columns})
+        ids = Ids.from_columns(len(keys), {name: np.array(columns[name]) for name in Ids.COLUMNS if name in columns})
         hashes: dict[str, Any] = {"tokenizer_hash": self.tokenizer_hash, "dataset_hash": found["dataset"]}
         tokens, learned = np.array(columns["tokens"]), np.array(columns["learned"])
         store = TokenStore(tokens, learned, begins(lengths), lengths, pad_id=self.pad_id, **hashes)

@@ -145,9 +145,9 @@ def _arrays(batch: Batch) -> Arrays:
     arrays: Arrays = {name: np.asarray(getattr(batch, name)) for name in GRIDS}
     if not np.array_equal(batch.labels, _learned(batch.tokens, batch.loss_mask)):
         arrays["labels"] = np.asarray(batch.labels)
-    ids = Ids.of(batch.ids).columns
-    if "id_text" in ids:
-        arrays |= {"sample_ids": ids["id_text"], "sample_ends": ids["id_ends"]}
+    text = Ids.of(batch.ids).text
+    if text is not None:
+        arrays |= {"sample_ids": text[0], "sample_ends": text[1]}
     else:
         arrays["sample_ids"] = np.array(batch.ids, np.int64)
     return {**arrays, "cu_seqlens": batch.cu_seqlens, **{name: np.array(getattr(batch, name), np.int64) for name in NUMBERS}}

@@ -29,7 +29,6 @@ from brim.data.nested.lengths import structure_table
 from brim.data.nested.structure import Node, Structure, outline, sample_id
 
 FORMAT = "brim.nested/1"
-ID_COLUMNS = ("id", "id_text", "id_ends")
 PER_PART = 100
 """Bytes that a part of a column takes in memory beside its data."""
 
@@ -90,7 +89,7 @@ class FlatBuffer:
         ids = Ids.of(self.ids)
         if twice := ids.duplicate():
             raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
-        return ids.columns
+        return ids.to_columns()
 
     def _code(self, structure: Structure) -> int:
         code = self._codes.setdefault(structure, len(self._codes))
@@ -125,13 +124,13 @@ class FlatSamples:
         self.kinds: NDArray[np.int64] = self._column("structure", 1).astype(np.int64)
         self._rows = self._column("row", 1)
         self.digests = self._column("digest", 2)
-        stored = {name: self._column(name, 1) for name in ID_COLUMNS if name in columns}
-        self.ids = Ids(len(self.kinds), stored)
+        stored = {name: self._column(name, 1) for name in Ids.COLUMNS if name in columns}
+        self.ids = Ids.from_columns(len(self.kinds), stored)
         count = 0
         while f"structures/{count}/tree" in columns:
             count += 1
         self._kinds: list[FlatKind | None] = [None] * count
-        fits = len(self._rows) == len(self.kinds) and self.digests.shape == (len(self.kinds), DIGEST_BYTES) and _ids_fit(self.ids)
+        fits = len(self._rows) == len(self.kinds) and self.digests.shape == (len(self.kinds), DIGEST_BYTES) and self.ids.is_whole()
         if not fits or not np.array_equal(self._rows, _ranks(self.kinds)) or not _within(self.kinds, count):
             raise self._damaged("its columns do not fit together")
 
@@ -301,16 +300,3 @@ def _ranks(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _within(kinds: NDArray[np.int64], count: int) -> bool:
     return len(kinds) == 0 or (int(kinds.min()) >= 0 and int(kinds.max()) < count)
-
-
-def _ids_fit(ids: Ids) -> bool:
-    columns = ids.columns
-    if "id" in columns:
-        return set(columns) == {"id"} and columns["id"].shape == (len(ids),) and columns["id"].dtype == np.int64
-    if not columns:
-        return True
-    if set(columns) != {"id_text", "id_ends"}:
-        return False
-    text, ends = columns["id_text"], columns["id_ends"]
-    goes_up = ends.shape == (len(ids),) and not (np.diff(ends, prepend=0) < 0).any()
-    return goes_up and text.dtype == np.uint8 and int(ends[-1:].sum()) == len(text)

@@ -81,8 +81,9 @@ def join_ids(blocks: Sequence[IdBlock], rows: int) -> Ids:
 
 def split_ids(ids: Ids, layout: Layout) -> IdBlock:
     """The column of a finished cache, as the block that it was joined from."""
-    if "id" in ids.columns:
-        return IdBlock(numbers=ids.columns["id"])
-    if "id_text" in ids.columns:
-        return IdBlock(text=ids.columns["id_text"].tobytes(), ends=ids.columns["id_ends"])
+    if ids.numbers is not None:
+        return IdBlock(numbers=ids.numbers)
+    if ids.text is not None:
+        text, ends = ids.text
+        return IdBlock(text=text.tobytes(), ends=ends)
     return IdBlock() if layout.id_field is None else IdBlock(numbers=np.arange(len(ids)))
