@@ -183,7 +183,7 @@ def test_nothing_of_the_data_is_lost_in_silence(online, small, tmp_path):
     assert skipped.sft.left_out == {"samples of the data too long": 10}
     cut = run(rows, "cut", BatchingConfig(token_budget=512, overflow="truncate"), window_microbatches=100)
     assert cut.sft.left_out["samples truncated"] == 10
-    with pytest.raises(OptionError, match="has 20 samples, the memory holds 5"):
+    with pytest.raises(OptionError, match="has 20 samples, the replay buffer holds 5"):
         run([{**row, "response": "r"} for row in rows], "many", buffer_size=5)
     with pytest.raises(DataError, match="the id 1 comes twice"):
         run([{"id": 1, "prompt": "p", "response": "r"}] * 2, "twice")
