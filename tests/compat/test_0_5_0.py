@@ -34,7 +34,12 @@ def here(monkeypatch):
 
 @pytest.mark.parametrize("name", facts.FACTS)
 def test_a_file_holds_what_it_held(here, name):
-    assert json.loads(json.dumps(facts.FACTS[name]())) == EXPECTED["facts"][name]
+    found = json.loads(json.dumps(facts.FACTS[name]()))
+    expected = EXPECTED["facts"][name]
+    if name == "capacity.json":  # computed from the trials by LAPACK, whose last bits depend on its version
+        assert found["seconds"] == pytest.approx(expected["seconds"])
+        found["seconds"] = expected["seconds"]
+    assert found == expected
 
 
 def test_every_fact_that_was_written_down_is_checked():
