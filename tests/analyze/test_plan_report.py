@@ -226,6 +226,7 @@ def test_an_epoch_that_does_not_fit_is_merged_without_losing_a_token():
     assert len(page) < 150_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, FIXED], ids=["windows", "fixed shapes"])
 def test_a_million_samples_and_three_epochs_make_a_page_of_less_than_3_megabytes_in_seconds(options):
     lengths = LengthCache(Ids.rows(1_000_000), lognormal(1_000_000))

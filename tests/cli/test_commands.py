@@ -241,6 +241,7 @@ def test_an_output_in_place_survives_a_failed_build(here):
     run("brim plan verify -p batch_plan -l lengths.jsonl", here)
 
 
+@pytest.mark.slow
 def test_interrupted_it_stops_at_once_and_can_go_on(tmp_path):
     run("brim sample-data -n 15000 -o train.jsonl", tmp_path)
     words = [str(BIN / "brim"), "lengths", "build", "-d", "train.jsonl", "-t", "gpt2", "-o", "lengths.brim", "--workers", "1"]

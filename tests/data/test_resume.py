@@ -65,6 +65,7 @@ def let_run(process, blocks):
         process.stdin.write(b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "name"), [(1, "out.jsonl"), (2, "out.lengths")])
 def test_killed_again_and_again_it_continues_and_ends_with_the_same_bytes(tmp_path, workers, name):
     data, output = tmp_path / "train.jsonl", tmp_path / name

@@ -284,6 +284,7 @@ def test_lengths_of_another_plan_are_never_used(tmp_path, lazy):
         assert "belongs to another plan" in "".join(difference.message for difference in verify_plan(plan))
 
 
+@pytest.mark.slow
 def test_two_commands_that_build_one_plan_at_once_leave_one_whole_plan(tmp_path):
     assert build_twice(tmp_path, rounds=2, samples=2000) == {"exit 0": 4}
 
