@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brim.core.errors import LengthError, MismatchError, OptionError
+from brim.core.errors import LengthError, MismatchError, MissingExtraError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import new_seed
@@ -149,6 +150,24 @@ def save_model(directory: Path, model: Any, weights: "dict[str, torch.Tensor]", 
     with quiet():
         model.save_pretrained(directory, state_dict=weights)
     save_tokenizer(tokenizer, directory)
+
+
+def import_ahead(name: str) -> Thread:
+    """Import the classes of a model in a thread, and return it; join it before the model is loaded.
+
+    Importing transformers takes seconds, which are free while other processes tokenise the data. Joining matters: two
+    threads that import parts of one package at the same time can meet modules that are half imported. An import that
+    fails here fails again, and is reported, where the model is loaded.
+    """
+
+    def work() -> None:
+        with suppress(ImportError, MissingExtraError):
+            transformers = need("transformers", extra="train", user=USER)
+            getattr(transformers, "LlamaForCausalLM" if name == "tiny" else "AutoModelForCausalLM")
+
+    thread = Thread(target=work, name="brim-import")
+    thread.start()
+    return thread
 
 
 def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":

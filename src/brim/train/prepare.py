@@ -54,10 +54,18 @@ class Prepared:
     eval_store: TokenStore | None = None
 
 
-def prepare(config: SftConfig, tokenizer: Tokenizer, plan: BatchPlan | None = None, bar: Bar = no_bar) -> Prepared:
+def prepare(
+    config: SftConfig,
+    tokenizer: Tokenizer,
+    plan: BatchPlan | None = None,
+    bar: Bar = no_bar,
+    *,
+    on_read: Callable[[], object] = lambda: None,
+) -> Prepared:
     """Tokenise the data of a run, and plan it unless `plan` is given, which is then the one at `config.batchplan`.
 
     The data is opened once, read once and tokenised once; what an earlier run of the same output left is used again.
+    `on_read` is called when the data is open and other processes are about to tokenise it: this one has time now.
 
     Raises:
         MismatchError: The plan does not belong to the data or the tokenizer.
@@ -68,7 +76,7 @@ def prepare(config: SftConfig, tokenizer: Tokenizer, plan: BatchPlan | None = No
         raise OptionError(
             f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
         )
-    table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar)
+    table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar, on_read)
     eval_table, eval_store = None, None
     if config.eval_data is not None:
         eval_table, eval_store = _tokens(config.eval_data, tokenizer, config.format, plan, folder / "eval", bar)
@@ -136,12 +144,21 @@ def _opened(data: str, format: RowFormat, like: BatchPlan | None) -> tuple[Sourc
     return source, layout if layout is not None and format == RowFormat() else layout_of(source, format)
 
 
-def _tokens(data: str, tokenizer: Tokenizer, format: RowFormat, like: BatchPlan | None, target: Path, bar: Bar) -> Part:
+def _tokens(
+    data: str,
+    tokenizer: Tokenizer,
+    format: RowFormat,
+    like: BatchPlan | None,
+    target: Path,
+    bar: Bar,
+    on_read: Callable[[], object] = lambda: None,
+) -> Part:
     source, layout = _opened(data, format, like)
     if like is not None and like.table.dataset_hash:
         check_identity(like, identity(tokenizer, layout))  # before anything is tokenised for nothing
     target.parent.mkdir(parents=True, exist_ok=True)
     lengths, tokens = target.with_suffix(".lengths"), target.with_suffix(".tokens")
+    on_read()
     with bar(f"tokenizing {source.path.name}") as progress:
         return measure_and_tokenize(source, lengths, tokens, tokenizer, layout, progress=progress)
 

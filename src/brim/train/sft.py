@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from brim.batch.torch import TensorBatch
@@ -23,7 +24,7 @@ from brim.train.checkpoint import Saved
 from brim.train.checkpoint import find_checkpoint as find_checkpoint
 from brim.train.config import SftConfig
 from brim.train.given import Given, keep_rows, with_objects
-from brim.train.model import check_lengths, check_vocabulary
+from brim.train.model import check_lengths, check_vocabulary, import_ahead
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.ranks import Ranks, join_ranks
 from brim.train.report import SftResult, StepReport
@@ -116,9 +117,24 @@ class SftRun(CausalRun[SftConfig]):
             self.ranks.together(lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None)
 
     def _prepare(self, planned: BatchPlan | None, bar: Bar) -> Prepared:
-        """Prepare on the main rank first: the others find what it wrote."""
-        prepared = self.ranks.together(lambda: prepare(self.config, self.tokenizer, planned, bar) if self.ranks.is_main else None)
-        return prepared or prepare(self.config, self.tokenizer, planned)
+        """Prepare on the main rank first: the others find what it wrote. The model's classes are imported meanwhile."""
+        importing: list[Thread] = []
+
+        def work() -> Prepared:
+            return prepare(
+                self.config,
+                self.tokenizer,
+                planned,
+                bar,
+                on_read=lambda: importing.append(import_ahead(self.config.model)),
+            )
+
+        try:
+            prepared = self.ranks.together(lambda: work() if self.ranks.is_main else None)
+            return prepared or work()
+        finally:
+            for thread in importing:
+                thread.join()
 
     def _stepped(self, plan: BatchPlan, saved: Saved | None) -> BatchPlan:
         """Fix the steps of the plan: by itself, by the options, by the run that is resumed, or by the number of ranks."""
