@@ -71,7 +71,7 @@ def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
 
 def _matched(old: Ids, new: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Rows of `old` and `new` with equal ids, in the order of `old`; and the rows of each that the other does not have."""
-    if not old.columns and not new.columns:
+    if not old.to_columns() and not new.to_columns():
         both = min(len(old), len(new))
         return np.arange(both), np.arange(both), np.arange(both, len(old)), np.arange(both, len(new))
     row_in_new = {id: row for row, id in enumerate(new)}
