@@ -14,6 +14,7 @@ FLOOR = [
     "brim.train.online.config",
     "brim.train.output",
     "brim.train.prepare",
+    "brim.train.ranks",
     "brim.train.report",
     "brim.train.schedule",
     "brim.train.signals",
@@ -28,6 +29,6 @@ for name in sys.argv[1:]:
 """
 
 
-def test_options_output_records_signals_and_the_checkpoint_container_import_no_torch():
+def test_options_output_records_signals_ranks_and_the_checkpoint_container_import_no_torch():
     done = subprocess.run([sys.executable, "-c", SCRIPT, *FLOOR], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -96,7 +96,8 @@ class TrainingWork:
             LengthError: It has fewer positions than a segment has tokens.
         """
         from brim.train import loss, model
-        from brim.train.ranks import Ranks, wrap
+        from brim.train.process_group import wrap
+        from brim.train.ranks import Ranks
         from brim.train.step import Stepper
 
         self._torch = need("torch", extra="train", user="brim.train.measured_step")

@@ -4,6 +4,7 @@ The loss is a sum, not a mean: a step divides by the sum of `num_loss_tokens` ov
 step was cut into microbatches does not change the mathematics.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -50,8 +51,8 @@ class StepBatch(Protocol):
     def to(self, device: Any, *, non_blocking: bool = False) -> Self: ...
 
 
-class Objective(nn.Module):
-    """A loss over a model. Subclasses implement `forward(batch)`, which returns the summed loss of a microbatch.
+class Objective(nn.Module, ABC):
+    """A loss over a model.
 
     It holds everything that several ranks train together, and is what they wrap. The model is in `self.model`, so that weights
     have the names in checkpoints that they have in the model.
@@ -61,8 +62,9 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
 
+    @abstractmethod
     def forward(self, batch: Any) -> "Tensor":
-        raise NotImplementedError
+        """Return the summed loss of a microbatch."""
 
     def metrics(self) -> dict[str, float]:
         """Return further numbers about the step that was just taken, such as a KL divergence, for reports and curves.

@@ -20,7 +20,8 @@ from brim.train.config import RunConfig
 from brim.train.log import Records
 from brim.train.objective import Objective, StepBatch
 from brim.train.output import begin_output, hold_output, unbegin_output
-from brim.train.ranks import Ranks, wrap
+from brim.train.process_group import wrap
+from brim.train.ranks import Ranks
 from brim.train.report import Ends, StepReport
 from brim.train.schedule import learning_rate
 from brim.train.signals import StopRequest

@@ -26,7 +26,8 @@ from brim.train.config import SftConfig
 from brim.train.given import Given, keep_rows, with_objects
 from brim.train.model import check_lengths, check_vocabulary, import_ahead
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
-from brim.train.ranks import Ranks, join_ranks
+from brim.train.process_group import join_ranks
+from brim.train.ranks import Ranks
 from brim.train.report import SftResult, StepReport
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from brim.core.rng import raw_bits
 from brim.train.config import RunConfig
 from brim.train.objective import StepBatch
 from brim.train.optimizer import make_optimizer, named_weights, whole
-from brim.train.ranks import Ranks, without_sync
+from brim.train.process_group import without_sync
+from brim.train.ranks import Ranks
 
 if TYPE_CHECKING:
     import torch

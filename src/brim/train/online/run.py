@@ -39,7 +39,8 @@ from brim.train.online.config import OnlineConfig
 from brim.train.online.policy import ModelPolicy
 from brim.train.online.rounds import Round, play_round
 from brim.train.prepare import Bar, left_out, no_bar, step_size
-from brim.train.ranks import Ranks, join_ranks
+from brim.train.process_group import join_ranks
+from brim.train.ranks import Ranks
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
 
 BUFFER, WINDOW = "buffer.brim", "window.brim"
