@@ -4,6 +4,7 @@ A policy is asked once for every step of every lane, and may take its time: lane
 makes them, as `Together` does.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,19 +55,20 @@ class Policy(Protocol):
         ...
 
 
-class SimplePolicy:
+class SimplePolicy(ABC):
     """A policy that does not care when episodes begin and end."""
 
     name = "simple"
     wants_hints = False
 
-    def begin(self, episode: EpisodeSpec) -> None:
+    def begin(self, episode: EpisodeSpec) -> None:  # noqa: B027  most policies have nothing to begin
         pass
 
+    @abstractmethod
     async def act(self, turn: Turn) -> str | None:
-        raise NotImplementedError
+        """Return the action for a turn, or None to give up."""
 
-    def end(self, episode: EpisodeSpec) -> None:
+    def end(self, episode: EpisodeSpec) -> None:  # noqa: B027
         pass
 
 
