@@ -2,7 +2,7 @@
 
 Files are merged in the order given: later ones win, and mappings in them merge key by key. What no file mentions has its default. A key
 that means nothing or has no value is an error that names its file, and so is a value of another type; nothing is converted in silence.
-Where values of several files do not go together, all of these are named. Some files come with brim, in `brim/train/config`: a file
+Where values of several files do not go together, all of these are named. Some files come with brim, in `brim/train/distill/config`: a file
 `config/....yaml` that is not in the current directory is looked for there.
 """
 
