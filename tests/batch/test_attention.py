@@ -12,7 +12,7 @@ from support.runs import PACKED, PADDED, VOCABULARY, make_plan, make_store
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from brim import OptionError, Sample, create_segment_attention_mask
+from brim import MicrobatchSpec, OptionError, Sample, create_segment_attention_mask
 from brim.batch.attention import block_mask, register, segment_attention
 from brim.batch.batch import Batch
 from brim.batch.collate import collate, default_collate
@@ -29,7 +29,8 @@ def layout(rows, width):
     nothing = np.zeros_like(segments)
     flat = [length for lengths in rows for length in lengths]
     ends = np.cumsum([0, *flat]).astype(np.int32)
-    return Batch(nothing, segments, nothing, nothing.astype(np.uint8), nothing, ends, tuple(range(len(flat))))
+    spec = MicrobatchSpec.unplanned(range(len(flat)), np.array(flat, np.int32), width)
+    return Batch(nothing, segments, nothing, nothing.astype(np.uint8), nothing, ends, spec=spec)
 
 
 @st.composite

@@ -399,7 +399,7 @@ def test_a_collate_function_keeps_what_it_makes(tmp_path):
 def test_a_collate_function_that_does_not_follow_the_plan_is_named(tmp_path):
     def fewer(microbatch, source, *, pad_id):
         batch = collate(microbatch, source, pad_id=pad_id)
-        return replace(batch, ids=batch.ids[1:])
+        return replace(batch, spec=replace(batch.spec, samples=batch.ids[1:]))
 
     def crooked(microbatch, source, *, pad_id):
         batch = collate(microbatch, source, pad_id=pad_id)

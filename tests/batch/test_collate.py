@@ -15,6 +15,7 @@ from brim import (
     DataError,
     LengthCache,
     LengthError,
+    MicrobatchSpec,
     MismatchError,
     OptionError,
     Sample,
@@ -44,6 +45,7 @@ def test_a_batch_is_what_a_loop_over_its_tokens_makes(case, dtype, flat, ranks):
             assert np.array_equal(getattr(batch, name), expected), name
         assert batch.tokens.dtype == batch.labels.dtype == batch.positions.dtype == dtype
         assert (batch.segment_ids.dtype, batch.loss_mask.dtype, batch.cu_seqlens.dtype) == (np.int32, np.uint8, np.int32)
+        assert batch.spec is spec
         assert (batch.ids, batch.epoch, batch.index, batch.bucket_id) == (spec.samples, spec.epoch, spec.index, spec.bucket_id)
         assert (batch.after, batch.ends_step, batch.packed) == (spec.after, spec.ends_step, spec.packed)
         assert (batch.input_ids is batch.tokens, batch.sample_ids, batch.is_null) == (True, batch.ids, spec.is_null)
@@ -200,6 +202,18 @@ def test_pad_sequences_is_a_loop_over_rows(sequences, pad, more):
     assert pad_sequences([np.array(row, np.int16) for row in sequences], pad).tolist() == [
         row + [pad] * (longest - len(row)) for row in sequences
     ]
+
+
+def test_a_batch_without_a_plan_has_a_spec_that_makes_it_again():
+    samples = [Sample("b", [1, 2, 3], [1, 1, 0]), Sample("a", [4], [1])]
+    batch = default_collate(samples, max_len=5, pad_id=9)
+    spec = batch.spec
+    assert (spec.samples, spec.shape, spec.fill, spec.packs) == (("b", "a"), (2, 5), batch.fill, None)
+    assert (batch.epoch, batch.index, batch.after, batch.ends_step, batch.packed) == (0, 0, None, True, False)
+    assert_same(collate(spec, TokenStore.from_samples(samples), pad_id=9), batch)
+    in_one_row = MicrobatchSpec.unplanned(spec.samples, spec.lengths, 4, packed=True)
+    assert in_one_row.packs == (("b", "a"),)
+    assert collate(in_one_row, TokenStore.from_samples(samples)).segment_ids.tolist() == [[1, 1, 1, 2]]
 
 
 def test_pad_sequences_cuts_nothing_off():

@@ -162,6 +162,20 @@ def test_the_lists_of_a_sampler_are_those_of_any_batch_sampler():
     assert sorted(itertools.chain(*itertools.chain(*ids))) == list(range(60))
 
 
+def test_a_pickled_batch_has_its_own_rows_and_nothing_else_of_the_epoch():
+    sizes = []
+    for count in (60, 6000):
+        source = make_store(count)
+        spec = max(make_plan(source).get_epoch(0), key=lambda spec: len(spec.samples))
+        batch = TensorBatch.of(collate(spec, source, dtype=np.int64))
+        again = pickle.loads(pickle.dumps(batch))
+        assert again.spec == batch.spec == spec
+        assert [again.spec.indices.dtype, again.spec.lengths.dtype] == [spec.indices.dtype, spec.lengths.dtype]
+        assert (again.ids, again.after, again.ends_step) == (batch.ids, batch.after, batch.ends_step)
+        sizes.append(len(pickle.dumps(spec)) / len(spec.samples))
+    assert sizes[1] < 1.5 * sizes[0]
+
+
 def test_a_data_set_gives_single_samples_and_refuses_lists_that_no_plan_made():
     dataset = TokenDataset(TokenStore.from_samples([Sample("a", [5, 6, 7], [0, 1, 0])]))
     assert {name: tensor.tolist() for name, tensor in dataset[0].items()} == {"input_ids": [5, 6, 7], "labels": [-100, 6, -100]}

@@ -1,5 +1,8 @@
 """`Batch`: what one rank puts through one forward pass, as arrays.
 
+A batch carries the `MicrobatchSpec` it was made from, and reads from there which samples it holds and where it stands in the run. Its shape
+is that of its arrays: a batch laid out flat has other rows than its spec.
+
 Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a token counts is never
 read off its value, so pad = eos is harmless. Positions restart with every segment. The first token of a segment is never a target:
 a model that learns to predict label t + 1 from token t learns nothing across a boundary.
@@ -13,15 +16,59 @@ from numpy.typing import NDArray
 
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
-from brim.plan.deal import NULL
+from brim.plan.epoch import MicrobatchSpec
 from brim.plan.position import CheckpointPosition
 
 IGNORED = -100
 """The label of a token that is not learned."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CarriesSpec:
+    """The part that batches of all frameworks share: their microbatch, and what is often asked about it."""
+
+    spec: MicrobatchSpec
+
+    @property
+    def ids(self) -> tuple[SampleId, ...]:
+        """One for each segment."""
+        return self.spec.samples
+
+    @property
+    def epoch(self) -> int:
+        return self.spec.epoch
+
+    @property
+    def index(self) -> int:
+        """The place of the microbatch in the global order of its epoch."""
+        return self.spec.index
+
+    @property
+    def bucket_id(self) -> int:
+        return self.spec.bucket_id
+
+    @property
+    def packed(self) -> bool:
+        return self.spec.packed
+
+    @property
+    def after(self) -> CheckpointPosition | None:
+        """The position from which a run resumes once every rank has done this round."""
+        return self.spec.after
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer takes its step after this batch."""
+        return self.spec.ends_step
+
+    @property
+    def is_null(self) -> bool:
+        """Whether this is an empty batch of one token of padding, there only so that no rank waits for another."""
+        return self.spec.is_null
+
+
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(CarriesSpec):
     """Arrays of [rows, width]; `cu_seqlens` of [segments + 1] are the boundaries of the segments when padding is left out."""
 
     tokens: NDArray[np.integer[Any]]
@@ -30,20 +77,6 @@ class Batch:
     loss_mask: NDArray[np.uint8]
     labels: NDArray[np.integer[Any]]  # IGNORED where loss_mask is 0
     cu_seqlens: NDArray[np.int32]
-    ids: tuple[SampleId, ...]  # one for each segment
-    epoch: int = 0
-    index: int = 0
-    bucket_id: int = 0
-    packed: bool = False
-    after: CheckpointPosition | None = None
-    """Where the run goes on once every rank has done this round."""
-    ends_step: bool = True
-    """Whether the optimizer takes its step after this one."""
-
-    @property
-    def is_null(self) -> bool:
-        """Whether it is one token of padding, there only so that no rank waits for another."""
-        return self.index == NULL
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,21 +91,13 @@ class Batch:
         return self.tokens.shape[1]
 
     @property
-    def input_ids(self) -> NDArray[np.integer[Any]]:
-        return self.tokens
-
-    @property
-    def sample_ids(self) -> tuple[SampleId, ...]:
-        return self.ids
-
-    @property
     def lengths(self) -> NDArray[np.int32]:
-        """Of the segments."""
+        """The length of each segment."""
         return np.diff(self.cu_seqlens)
 
     @property
     def longest(self) -> int:
-        """The longest segment."""
+        """The length of the longest segment."""
         return int(self.lengths.max(initial=0))
 
     @property
@@ -96,6 +121,15 @@ class Batch:
         numbers = np.repeat(np.arange(1, len(self.ids) + 1, dtype=np.int32), self.lengths)[None]
         return replace(self, segment_ids=numbers if numbers.size else np.zeros((1, 1), np.int32), **arrays)
 
+    # Second names, under which the files of batches and the first users of brim know these arrays.
 
-CollatedBatch = Batch
-"""The name under which files of batches speak of one."""
+    @property
+    def input_ids(self) -> NDArray[np.integer[Any]]:
+        return self.tokens
+
+    @property
+    def sample_ids(self) -> tuple[SampleId, ...]:
+        return self.ids
+
+
+CollatedBatch = Batch  # a second name, too

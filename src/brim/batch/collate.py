@@ -52,16 +52,7 @@ def collate(
         source.pad_id if pad_id is None else pad_id,
         dtype,
     )
-    return Batch(
-        **arrays,
-        ids=microbatch.samples,
-        epoch=microbatch.epoch,
-        index=microbatch.index,
-        bucket_id=microbatch.bucket_id,
-        packed=microbatch.packed,
-        after=microbatch.after,
-        ends_step=microbatch.ends_step,
-    )
+    return Batch(**arrays, spec=microbatch)
 
 
 def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_id: int = 0, *, dtype: type[Any] = np.int32) -> Batch:
@@ -78,10 +69,8 @@ def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_i
     if longest > width:
         sample = samples[int(store.lengths.argmax())]
         raise LengthError(f"sample {sample.id!r} has {longest} tokens and does not fit in {width}; raise max_len, or cut it before")
-    rows = np.arange(len(samples))
-    spans = store.spans(rows, np.zeros(len(samples), np.int32), store.lengths)
-    arrays = lay_out(spans, store.lengths, np.arange(len(samples) + 1), (len(samples), width), pad_id, dtype)
-    return Batch(**arrays, ids=tuple(sample.id for sample in samples))
+    spec = MicrobatchSpec.unplanned((sample.id for sample in samples), store.lengths, width)
+    return collate(spec, store, pad_id=pad_id, dtype=dtype)
 
 
 def pad_sequences(

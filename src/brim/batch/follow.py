@@ -24,12 +24,17 @@ from brim.plan.position import CheckpointPosition
 class PlannedRows(list[int]):
     """The rows of one microbatch, for any map-style data set; with the plan of it for one that understands packed and cut rows."""
 
-    def __init__(self, microbatch: MicrobatchSpec, ends_step: bool) -> None:
+    def __init__(self, microbatch: MicrobatchSpec) -> None:
         super().__init__(microbatch.indices.tolist())
-        self.microbatch, self.ends_step = microbatch, ends_step
+        self.microbatch = microbatch
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the optimizer takes its step after this microbatch."""
+        return self.microbatch.ends_step
 
     def __reduce__(self) -> Any:
-        return (PlannedRows, (self.microbatch, self.ends_step))
+        return (PlannedRows, (self.microbatch,))
 
 
 class PlanBatchSampler:
@@ -200,7 +205,7 @@ class PlanIterator(Iterator[list[int]]):
             raise OptionError(f"all {plan.num_epochs} epochs of the plan are done; plan more of them, or go back with set_epoch")
         epoch = plan.get_epoch(start.epoch)
         for microbatch in epoch.iter_from(start.microbatch_idx):
-            yield PlannedRows(microbatch, microbatch.ends_step)
+            yield PlannedRows(microbatch)
         if start.microbatch_idx == epoch.deal.length:  # nothing to give: a short step that is dropped was all there was
             self._sampler.go_to(replace(start, epoch=start.epoch + 1, microbatch_idx=0))
 
@@ -212,10 +217,10 @@ class PlanIterator(Iterator[list[int]]):
         for epoch in range(start.epoch, plan.num_epochs):
             for microbatch in plan.get_epoch(epoch).iter_from(start.microbatch_idx if epoch == start.epoch else 0):
                 given += 1
-                yield PlannedRows(microbatch, given == size)
+                yield PlannedRows(replace(microbatch, last_of_step=given == size))
                 if microbatch.ends_step:
                     for number in range(given + 1, size + 1):
-                        yield PlannedRows(emptied(microbatch), number == size)
+                        yield PlannedRows(replace(emptied(microbatch), last_of_step=number == size))
                     given = 0
 
 

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.batch.batch import IGNORED, Batch
+from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.collate import collate
 from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
-from brim.data.ids import SampleId
 from brim.data.token_store import TokenSource
 from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
-from brim.plan.position import CheckpointPosition
 
 if TYPE_CHECKING:
     import jax
@@ -47,21 +45,12 @@ class Arrays(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JaxBatch:
+class JaxBatch(CarriesSpec):
     """A `Batch` as arrays of JAX."""
 
     arrays: Arrays
-    ids: tuple[SampleId, ...]  # one for each segment
-    epoch: int
-    index: int
     num_loss_tokens: int
-    num_tokens: int
-    after: CheckpointPosition | None
-    ends_step: bool
-
-    @property
-    def is_null(self) -> bool:
-        return not self.ids
+    num_tokens: int  # without padding
 
     @property
     def shape(self) -> Shape:
@@ -87,13 +76,9 @@ class JaxLoader(PlanFollower[JaxBatch]):
         shape = self._smallest if batch.is_null else (self._rows[batch.max_len], batch.max_len)
         return JaxBatch(
             arrays=self._padded(batch, shape),
-            ids=batch.ids,
-            epoch=batch.epoch,
-            index=batch.index,
             num_loss_tokens=batch.num_loss_tokens,
             num_tokens=batch.fill.used,
-            after=batch.after,
-            ends_step=rows.ends_step,
+            spec=batch.spec,
         )
 
     def _padded(self, batch: Batch, shape: Shape) -> Arrays:

@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brim.batch.batch import IGNORED, Batch
+from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.collate import collate
 from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
-from brim.data.ids import SampleId
 from brim.data.token_store import TokenSource
 from brim.plan.plan import BatchPlan
-from brim.plan.position import CheckpointPosition
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +39,7 @@ TENSORS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
 
 
 @dataclass(frozen=True, eq=False)
-class TensorBatch:
+class TensorBatch(CarriesSpec):
     """A `Batch` as tensors. `inputs()` are the arguments of a Hugging Face model."""
 
     input_ids: "Tensor"  # [rows, width]
@@ -49,39 +47,25 @@ class TensorBatch:
     position_ids: "Tensor"
     segment_ids: "Tensor"  # 0 = padding
     cu_seqlens: "Tensor"  # [segments + 1]
-    ids: tuple[SampleId, ...]
-    epoch: int
-    index: int
-    packed: bool
+    # Counted before the tensors move to a device, where counting would have to wait for it.
     longest: int
     num_loss_tokens: int
-    num_tokens: int
-    after: CheckpointPosition | None
-    ends_step: bool
+    num_tokens: int  # without padding
 
     @classmethod
     def of(cls, batch: Batch) -> "TensorBatch":
-        """Without copying."""
+        """Make tensors that share the memory of the arrays."""
         return cls(
             input_ids=torch.from_numpy(batch.tokens),
             labels=torch.from_numpy(batch.labels),
             position_ids=torch.from_numpy(batch.positions),
             segment_ids=torch.from_numpy(batch.segment_ids),
             cu_seqlens=torch.from_numpy(batch.cu_seqlens),
-            ids=batch.ids,
-            epoch=batch.epoch,
-            index=batch.index,
-            packed=batch.packed,
             longest=batch.longest,
             num_loss_tokens=batch.num_loss_tokens,
             num_tokens=batch.fill.used,
-            after=batch.after,
-            ends_step=batch.ends_step,
+            spec=batch.spec,
         )
-
-    @property
-    def is_null(self) -> bool:
-        return not self.ids
 
     @property
     def is_flat(self) -> bool:
@@ -140,8 +124,7 @@ class TokenDataset(Dataset[Any]):
     def __getitems__(self, rows: Sequence[int]) -> TensorBatch:
         if not isinstance(rows, PlannedRows):
             raise OptionError("a TokenDataset makes batches from the lists of a PlanBatchSampler; pass one as batch_sampler")
-        batch = TensorBatch.of(collate(rows.microbatch, self.source, pad_id=self.pad_id, dtype=np.int64, flat=self.flat))
-        return batch if batch.ends_step == rows.ends_step else replace(batch, ends_step=rows.ends_step)
+        return TensorBatch.of(collate(rows.microbatch, self.source, pad_id=self.pad_id, dtype=np.int64, flat=self.flat))
 
 
 def as_is(batch: Any) -> TensorBatch:

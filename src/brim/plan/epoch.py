@@ -3,7 +3,7 @@
 The columns are all there is; an `EpochPlan` is a window onto them for one rank, and a `MicrobatchSpec` is made when it is asked for.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -104,6 +104,24 @@ class MicrobatchSpec:
     packed: bool = False
     after: CheckpointPosition | None = None
     """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them. Save it after the step."""
+    last_of_step: bool | None = None
+    """Set by a loader that fills every optimizer step up to the same number of microbatches; None leaves it to `after`."""
+
+    @classmethod
+    def unplanned(cls, samples: Iterable[SampleId], lengths: NDArray[np.int32], max_len: int, *, packed: bool = False) -> "MicrobatchSpec":
+        """Make a microbatch without a plan, of all rows of some data: one whole sample to a row, or all in one row if packed."""
+        count = len(lengths)
+        return cls(
+            epoch=0,
+            index=0,
+            samples=tuple(samples),
+            indices=np.arange(count),
+            starts=np.zeros(count, np.int32),
+            lengths=lengths,
+            row_ptr=np.array([0, count]) if packed else np.arange(count + 1),
+            max_len=max_len,
+            packed=packed,
+        )
 
     @property
     def is_null(self) -> bool:
@@ -113,6 +131,8 @@ class MicrobatchSpec:
     @property
     def ends_step(self) -> bool:
         """Whether the optimizer takes its step after this one: on all ranks, or on none."""
+        if self.last_of_step is not None:
+            return self.last_of_step
         return self.after is None or self.after.microbatch_idx % self.after.microbatches_per_step == 0
 
     @property
@@ -156,9 +176,25 @@ class MicrobatchSpec:
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
 
+    def __reduce__(self) -> Any:
+        """Pickle arrays as bytes, which takes half the time: batches cross from the worker processes of a loader with their specs."""
+        state = vars(self)
+        return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
+
     def renumbered(self, index: int) -> "MicrobatchSpec":
         """Out of its plan: with another index, and no position to continue from."""
         return replace(self, index=NULL if self.is_null else index, after=None)
+
+
+ARRAYS = ("indices", "starts", "lengths", "row_ptr")
+
+
+def _unpickled(state: dict[str, Any]) -> MicrobatchSpec:
+    """Make the spec that `MicrobatchSpec.__reduce__` took apart. Its arrays cannot be written to."""
+    for name in ARRAYS:
+        dtype, content = state[name]
+        state[name] = np.frombuffer(content, dtype)
+    return MicrobatchSpec(**state)
 
 
 class Origin(Protocol):

@@ -11,6 +11,7 @@ from brim.batch.torch import TENSORS, TensorBatch
 from brim.core.atomic import atomic_directory
 from brim.core.extras import need
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
+from brim.plan.epoch import MicrobatchSpec
 from brim.plan.position import CheckpointPosition
 from brim.train.checkpoint import MODEL
 from brim.train.config import CausalConfig
@@ -26,6 +27,9 @@ else:
 KNOWN = tuple(field.name for field in fields(CausalConfig))
 """The options that decide how a model is loaded, whichever trainer they are of."""
 INDEX, SCRIPT = "repro.json", "repro.py"
+COUNTS = ("longest", "num_loss_tokens", "num_tokens")
+FACTS = ("ids", "epoch", "index", "packed", *COUNTS, "ends_step")
+"""What repro.json holds about each batch, beside the position after it."""
 TEXT = '''"""The loss of each microbatch of a step that was not finite: python repro.py"""
 
 from pathlib import Path
@@ -51,7 +55,7 @@ def save_repro(
         listed: list[dict[str, Any]] = []
         for number, batch in enumerate(batches):
             np.savez(target / f"batch_{number}.npz", **{name: getattr(batch, name).cpu().numpy() for name in TENSORS})
-            facts = {name: value for name, value in vars(batch).items() if name not in TENSORS and name != "after"}
+            facts = {name: getattr(batch, name) for name in FACTS}
             listed.append({**facts, "after": None if batch.after is None else asdict(batch.after)})
         content = {"config": config.to_dict(), "batches": listed}
         (target / INDEX).write_text(json.dumps(content, indent=2) + "\n")
@@ -71,8 +75,21 @@ def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
     for number, facts in enumerate(content["batches"]):
         with np.load(directory / f"batch_{number}.npz", allow_pickle=False) as arrays:
             tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in TENSORS}
-        after = None if facts["after"] is None else CheckpointPosition(**facts["after"])
-        batches.append(TensorBatch(**{**facts, "ids": tuple(facts["ids"]), "after": after}, **tensors))
+        counts = {name: facts[name] for name in COUNTS}
+        batches.append(TensorBatch(**tensors, **counts, spec=_stored_spec(facts, tensors)))
     longest = max(batch.longest for batch in batches)
     segments: Segments = choose_attention(model, config.attention, packed=any(batch.packed for batch in batches), longest=longest)
     return SftLoss(model, segments), batches
+
+
+def _stored_spec(facts: dict[str, Any], tensors: "dict[str, Tensor]") -> MicrobatchSpec:
+    """Make the spec of a saved microbatch. Where its samples were in the data is not saved, so they count as rows 0, 1, 2, ..."""
+    lengths = np.diff(tensors["cu_seqlens"].numpy())
+    spec = MicrobatchSpec.unplanned(facts["ids"], lengths, tensors["input_ids"].shape[1], packed=facts["packed"])
+    return replace(
+        spec,
+        epoch=facts["epoch"],
+        index=facts["index"],
+        after=None if facts["after"] is None else CheckpointPosition(**facts["after"]),
+        last_of_step=facts["ends_step"],
+    )

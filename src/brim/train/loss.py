@@ -141,4 +141,5 @@ def keeps_segments_apart(model: Any, form: Segments) -> bool:
 def _as_batch(batch: TensorBatch) -> Batch:
     arrays = {name: getattr(batch, name).cpu().numpy() for name in ("segment_ids", "labels", "cu_seqlens")}
     tokens, positions = batch.input_ids.cpu().numpy(), batch.position_ids.cpu().numpy()
-    return Batch(**arrays, tokens=tokens, positions=positions, loss_mask=(arrays["labels"] != IGNORED).astype("uint8"), ids=batch.ids)
+    loss_mask = (arrays["labels"] != IGNORED).astype("uint8")
+    return Batch(**arrays, tokens=tokens, positions=positions, loss_mask=loss_mask, spec=batch.spec)

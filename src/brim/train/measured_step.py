@@ -138,20 +138,12 @@ class TrainingWork:
         """Make a microbatch of random tokens through the same code as the batches of a run."""
         from brim.batch.torch import TensorBatch
 
-        packed, count, total = self._trial.layout == "packed", len(lengths), int(lengths.sum())
+        packed = self._trial.layout == "packed"
+        total = int(lengths.sum())
         drawn = raw_bits(total, seed=self._trial.config.seed, purpose="trial tokens") % np.uint64(self._tokenizer.vocab_size)
         store = TokenStore(drawn.astype(np.uint32), np.ones(total, np.uint8), begins(lengths), lengths, pad_id=self._tokenizer.pad_id)
-        microbatch = MicrobatchSpec(
-            epoch=0,
-            index=0,
-            samples=tuple(range(count)),
-            indices=np.arange(count),
-            starts=np.zeros(count, np.int32),
-            lengths=lengths,
-            row_ptr=np.array([0, count]) if packed else np.arange(count + 1),
-            max_len=total if packed else self._trial.length,
-            packed=packed,
-        )
+        width = total if packed else self._trial.length
+        microbatch = MicrobatchSpec.unplanned(range(len(lengths)), lengths, width, packed=packed)
         return TensorBatch.of(collate(microbatch, store, dtype=np.int64, flat=packed))
 
     def peak(self) -> int | None:

@@ -17,6 +17,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError
 from brim.core.fingerprint import array_bytes
 from brim.data.ids import Ids, SampleId
+from brim.plan.epoch import MicrobatchSpec
 
 GRIDS = ("input_ids", "loss_mask", "segment_ids", "positions")
 """The arrays in the shape of the batch that every file has."""
@@ -46,6 +48,17 @@ class UnreadableError(Exception):
     """What is wrong with the arrays of a batch, for a sentence that names the file."""
 
 
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The content of one file: the arrays under their names in a `Batch`, and which batch of the plan they are."""
+
+    arrays: Arrays
+    ids: tuple[SampleId, ...]
+    epoch: int
+    index: int
+    bucket_id: int
+
+
 def write_batch(path: Path, batch: Batch, directory: str) -> None:
     """Write the file whole or not at all. `directory` is the checksum of its manifest, in hexadecimal.
 
@@ -53,23 +66,24 @@ def write_batch(path: Path, batch: Batch, directory: str) -> None:
         UnreadableError: The batch could not be read back: its arrays do not fit together.
     """
     arrays = _arrays(batch)
-    _batch(arrays)
+    _checked(arrays)
     arrays["directory"] = np.frombuffer(bytes.fromhex(directory), np.uint8)
     data = npz_bytes(arrays)
     with atomic_file(path, durable=False) as file:  # a batch that is lost is written again
         file.write(data)
 
 
-def read_batch(path: Path, directory: str) -> Batch:
-    """The batch as it was collated. What a plan says about its place in a run (`after`, `ends_step`, `packed`) is not in the file.
+def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
+    """Read the batch of a microbatch as it was collated.
 
     Raises:
-        DamagedError: The file is missing, truncated, altered, of another directory, or holds something else than the arrays of a batch.
+        DamagedError: The file is missing, truncated, altered, of another directory or microbatch, or holds something else than the arrays
+            of a batch.
     """
     try:
         arrays = npz_arrays(path.read_bytes())
         written_for = array_bytes(arrays.pop("directory")).hex()
-        batch = _batch(arrays)
+        stored = _checked(arrays)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing; write the batches again: only what is missing is written") from None
     except OSError as error:
@@ -80,7 +94,9 @@ def read_batch(path: Path, directory: str) -> Batch:
         raise DamagedError(f"{path} is not a batch of ours: it has no array {error}; {AGAIN}") from None
     if written_for != directory:
         raise DamagedError(f"{path} was written for another directory of batches; {AGAIN}")
-    return batch
+    if (stored.epoch, stored.index, stored.bucket_id, stored.ids) != (spec.epoch, spec.index, spec.bucket_id, spec.samples):
+        raise DamagedError(f"{path} is batch {stored.index} of epoch {stored.epoch}, under the name of another; {AGAIN}")
+    return Batch(**stored.arrays, spec=spec)
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -153,7 +169,8 @@ def _arrays(batch: Batch) -> Arrays:
     return {**arrays, "cu_seqlens": batch.cu_seqlens, **{name: np.array(getattr(batch, name), np.int64) for name in NUMBERS}}
 
 
-def _batch(arrays: Arrays) -> Batch:
+def _checked(arrays: Arrays) -> Stored:
+    """Check that the arrays of a file fit together, and sort them into those of a batch and those that name it."""
     tokens, mask, segments, positions = (arrays[name] for name in GRIDS)
     if tokens.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise UnreadableError(f"its input_ids are {tokens.dtype}, not int32 or int64")
@@ -166,13 +183,15 @@ def _batch(arrays: Arrays) -> Batch:
     going_up = bounds[0] == 0 and not np.any(np.diff(bounds) < 0)
     if not going_up or int(bounds[-1]) != np.count_nonzero(segments) or int(numbers["max_len"]) != tokens.shape[1]:
         raise UnreadableError("its segments are not where its boundaries say")
-    return Batch(
-        tokens=tokens,
-        segment_ids=segments,
-        positions=positions,
-        loss_mask=mask,
-        labels=labels,
-        cu_seqlens=bounds,
+    return Stored(
+        arrays={
+            "tokens": tokens,
+            "segment_ids": segments,
+            "positions": positions,
+            "loss_mask": mask,
+            "labels": labels,
+            "cu_seqlens": bounds,
+        },
         ids=ids,
         epoch=int(numbers["epoch"]),
         index=int(numbers["index"]),

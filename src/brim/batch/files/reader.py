@@ -6,14 +6,14 @@ the manifest and against the plan, so one that is damaged, foreign or under anot
 
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import overload
 
 from brim.batch.batch import Batch
 from brim.batch.files.manifest import PLAN, Files, Manifest, batch_file, epoch_files
-from brim.batch.files.npz import AGAIN, read_batch
+from brim.batch.files.npz import read_batch
 from brim.core.errors import BrimError, DamagedError, OptionError
 from brim.plan.epoch import EpochPlan, MicrobatchSpec
 from brim.plan.plan import BatchPlan
@@ -129,11 +129,7 @@ class BatchReader:
         return self._view
 
     def _read(self, number: int, spec: MicrobatchSpec) -> Batch:
-        path = batch_file(self.directory, spec.epoch, number)
-        batch = read_batch(path, self.manifest.checksum)
-        if (batch.epoch, batch.index, batch.bucket_id, batch.ids) != (spec.epoch, spec.index, spec.bucket_id, spec.samples):
-            raise DamagedError(f"{path} is batch {batch.index} of epoch {batch.epoch}, under the name of another; {AGAIN}")
-        return replace(batch, packed=spec.packed, after=spec.after, ends_step=spec.ends_step)
+        return read_batch(batch_file(self.directory, spec.epoch, number), self.manifest.checksum, spec)
 
     def _check_epoch(self, epoch: int) -> None:
         if not 0 <= epoch < self.num_epochs:

@@ -259,7 +259,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
         passes, window = self.config.passes, self.rolling.window_id
         while self.loader is not None and self.loader.epoch < passes:
             for batches in self.loader.steps():
-                yield [replace(batch, epoch=window * passes + batch.epoch) for batch in batches]
+                yield [replace(batch, spec=replace(batch.spec, epoch=window * passes + batch.epoch)) for batch in batches]
 
     def _play(self) -> None:
         """Play a round, and draw a window. If a signal comes on the way, nothing of the round is kept."""
