@@ -9,18 +9,22 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from support.worlds import World, lines, trained, weights
 
+from brim.batch.token_source import check_belongs
 from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, OptionError
 from brim.data.measure import build_lengths
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.plan.config import BatchingConfig
 from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
+from brim.plan.position import CheckpointPosition
 from brim.train.config import SftConfig
-from brim.train.failed_step import load_repro
+from brim.train.failed_step import load_repro, save_repro
 from brim.train.output import hold_output
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
@@ -434,6 +438,56 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, poi
     assert all(math.isnan(float(module(batch).detach())) for batch in batches)
     shown = subprocess.run([sys.executable, directory / "repro.py"], capture_output=True, text=True, timeout=120)
     assert "loss sum nan" in shown.stdout, shown.stderr
+
+
+def test_a_failed_step_of_version_0_5_0_still_loads(small, tmp_path):
+    arrays = {
+        "input_ids": np.array([[72, 105, 33, 79, 107]]),
+        "labels": np.array([[-100, 105, 33, -100, 107]]),
+        "position_ids": np.array([[0, 1, 2, 0, 1]]),
+        "segment_ids": np.array([[1, 1, 1, 2, 2]], np.int32),
+        "cu_seqlens": np.array([0, 3, 5], np.int32),
+    }
+    position = {"epoch": 1, "microbatch_idx": 8, "global_step": 0, "microbatches_per_step": 3, "fingerprint": "5f3a9c"}
+    facts = {
+        "ids": ["x", "y"],
+        "epoch": 1,
+        "index": 7,
+        "packed": True,
+        "longest": 3,
+        "num_loss_tokens": 3,
+        "num_tokens": 5,
+        "ends_step": True,
+        "after": position,
+    }
+    shutil.copytree(small / "model", tmp_path / "model")
+    np.savez(tmp_path / "batch_0.npz", **arrays)
+    config = {"model": "elsewhere", "tokenizer": "byte", "data": "gone.jsonl", "output": "run", "seed": 3}
+    (tmp_path / "repro.json").write_text(json.dumps({"config": config, "batches": [facts]}, indent=2))
+    module, (batch,) = load_repro(tmp_path)
+    read = {name: getattr(batch, name) for name in facts}
+    assert read == {**facts, "ids": ("x", "y"), "after": CheckpointPosition(**position)}
+    assert all(np.array_equal(getattr(batch, name).numpy(), array) for name, array in arrays.items())
+    assert (batch.is_flat, batch.spec.lengths.tolist(), batch.spec.packs) == (True, [3, 2], (("x", "y"),))
+    assert math.isfinite(float(module(batch).detach()))
+    # What is written now has the same form.
+    save_repro(tmp_path / "again", SftConfig(**config), module.model, module.model.state_dict(), ByteTokenizer(), [batch])
+    (again,) = json.loads((tmp_path / "again" / "repro.json").read_bytes())["batches"]
+    assert list(again.items()) == list(facts.items())
+    assert load_repro(tmp_path / "again")[1][0].spec == batch.spec
+
+
+def test_a_run_checks_once_that_plan_and_data_belong_together(options, small, tmp_path, monkeypatch):
+    checked = []
+
+    def counted(plan, source):
+        checked.append(len(source))
+        check_belongs(plan, source)
+
+    for module in ("brim.train.prepare", "brim.batch.torch"):
+        monkeypatch.setattr(f"{module}.check_belongs", counted)
+    train_sft(options(max_steps=2, eval_data=str(small / "train.jsonl"), eval_every=1))
+    assert checked == [36, 36]  # the data, and the data of all evaluations
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_stops_all(options, poisoned):

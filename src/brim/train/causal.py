@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from brim.batch.torch import PlanLoader, loader
+from brim.batch.torch import PlanBatchSampler, PlanLoader, TokenDataset
 from brim.core.errors import BrimError, MismatchError, OptionError
 from brim.data.token_store import TokenStore
 from brim.data.tokenizer.base import Tokenizer
@@ -125,15 +125,11 @@ class CausalRun(Run[Config]):
             self.resumed_at(saved.step, saved.tokens)
 
     def make_loader(self, plan: BatchPlan, store: TokenStore) -> PlanLoader:
-        return loader(
-            plan,
-            store,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            num_workers=self.config.num_workers,
-            pin_memory=self.ranks.device.type == "cuda",
-            pad_id=self.tokenizer.pad_id,
-        )
+        """Make the loader of this rank. The caller has checked that the plan and the tokens belong together."""
+        sampler = PlanBatchSampler(plan, rank=self.ranks.rank, world_size=self.ranks.world_size)
+        dataset = TokenDataset(store, pad_id=self.tokenizer.pad_id, flat=plan.config.packing is not None)
+        pin_memory = self.ranks.device.type == "cuda"
+        return PlanLoader(dataset, sampler, num_workers=self.config.num_workers, pin_memory=pin_memory)
 
     def facts(self) -> dict[str, Any]:
         more = {} if self.section is None else {self.section: self.section_state()}

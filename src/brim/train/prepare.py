@@ -46,7 +46,10 @@ def _ignored(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, and the tokens its rows are in; the same for evaluation, if there is one."""
+    """A plan, and the tokens its rows are in; the same for evaluation, if there is one.
+
+    Both pairs were checked to belong together, so loaders of them need not check again.
+    """
 
     plan: BatchPlan
     store: TokenStore
@@ -86,12 +89,12 @@ def prepare(
         plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
     elif config.epochs is not None and config.epochs > plan.num_epochs:
         raise OptionError(f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for fewer")
-    else:
-        check_belongs(plan, store)
+    check_belongs(plan, store)
     check_something_to_learn(store)
     eval_plan = None
-    if eval_table is not None:
+    if eval_table is not None and eval_store is not None:
         eval_plan = BatchPlan.build(eval_table, _for_evaluation(plan.config), num_epochs=1)
+        check_belongs(eval_plan, eval_store)
     return Prepared(plan, store, eval_plan, eval_store)
 
 

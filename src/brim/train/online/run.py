@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brim.batch.token_source import check_belongs
 from brim.batch.torch import PlanLoader, TensorBatch
 from brim.core.errors import BrimError, DataError, LengthError, OptionError
 from brim.core.options import LONGEST
@@ -305,6 +306,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
     def _open(self) -> None:
         window = self.rolling.current
         assert window is not None
+        check_belongs(window.plan, window.store)
         check_lengths(window.plan, self.model, self.config.model)
         self.left_out = dict(Counter(self.left_out) + Counter(left_out(window.plan)))
         self.loader = self.make_loader(window.plan, window.store)
