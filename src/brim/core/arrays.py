@@ -125,6 +125,11 @@ def gather(ptr: NDArray[np.int64], segments: NDArray[np.int64]) -> tuple[NDArray
     return np.arange(edges[-1]) + np.repeat(ptr[segments] - edges[:-1], sizes), edges
 
 
+def stand_in(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of this shape that takes no memory: it has a type and sizes, and zeros for data."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
 @overload
 def ceil_div(value: int, divisor: int) -> int: ...
 @overload

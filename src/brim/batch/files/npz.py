@@ -7,16 +7,10 @@
     bucket_id, max_len, index, epoch              one number each
     directory     16 bytes: the checksum of the manifest beside which the file was written
 
-`np.load` reads these files. Reading them here trusts nothing: a member must be a plain array of integers, as large as it says, under its
-own checksum. No object array is ever decoded, so no file can run anything.
+`np.load` reads these files. Reading them here trusts nothing, as `brim.core.npz` says, and takes integers only.
 """
 
 import io
-import math
-import re
-import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +22,7 @@ from brim.batch.batch import IGNORED, Batch
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError
 from brim.core.fingerprint import array_bytes
+from brim.core.npz import NpzArchive, NpzError, npz_bytes
 from brim.data.ids import Ids, SampleId
 from brim.plan.epoch import MicrobatchSpec
 
@@ -35,17 +30,9 @@ GRIDS = ("input_ids", "loss_mask", "segment_ids", "positions")
 """The arrays in the shape of the batch that every file has."""
 NUMBERS = ("bucket_id", "max_len", "index", "epoch")
 
-MAGIC = b"\x93NUMPY\x01\x00"
-HEADER = re.compile(r"\{'descr': '([^']{1,9})', 'fortran_order': (False|True), 'shape': \(([0-9, ]{0,60})\), \} *\n")
-INTEGERS = frozenset({"|u1", "|i1", *(f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8))})
-
 AGAIN = "delete it and write the batches again: only what is missing is written"
 
 Arrays = dict[str, NDArray[Any]]
-
-
-class UnreadableError(Exception):
-    """What is wrong with the arrays of a batch, for a sentence that names the file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +50,7 @@ def write_batch(path: Path, batch: Batch, directory: str) -> None:
     """Write the file whole or not at all. `directory` is the checksum of its manifest, in hexadecimal.
 
     Raises:
-        UnreadableError: The batch could not be read back: its arrays do not fit together.
+        NpzError: The batch could not be read back: its arrays do not fit together.
     """
     arrays = _arrays(batch)
     _checked(arrays)
@@ -81,14 +68,14 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
             of a batch.
     """
     try:
-        arrays = npz_arrays(path.read_bytes())
+        arrays = _read_arrays(path.read_bytes())
         written_for = array_bytes(arrays.pop("directory")).hex()
         stored = _checked(arrays)
     except FileNotFoundError:
         raise DamagedError(f"{path} is missing; write the batches again: only what is missing is written") from None
     except OSError as error:
         raise DamagedError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnreadableError as error:
+    except NpzError as error:
         raise DamagedError(f"{path} is damaged: {error}; {AGAIN}") from None
     except KeyError as error:
         raise DamagedError(f"{path} is not a batch of ours: it has no array {error}; {AGAIN}") from None
@@ -99,62 +86,13 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
     return Batch(**stored.arrays, spec=spec)
 
 
-def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The arrays as an archive without compression. Equal arrays give equal bytes, whenever and wherever they are written."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980, whatever the time
-            info.create_system = 3  # and from Unix, whatever the machine
-            archive.writestr(info, _npy_header(array) + bytes(array_bytes(array)))
-    return buffer.getvalue()
-
-
-def _npy_header(array: NDArray[Any]) -> bytes:
-    """Of version 1.0, as NumPy writes it, but the same under every NumPy."""
-    words = f"{{'descr': '{array.dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': {array.shape}, }}"
-    padding = " " * (-(len(MAGIC) + 2 + len(words) + 1) % 64)
-    header = f"{words}{padding}\n".encode()
-    return MAGIC + len(header).to_bytes(2, "little") + header
-
-
-def npz_arrays(data: bytes) -> Arrays:
-    """The arrays of an archive, each checked against its checksum, writable and in memory of its own.
-
-    Raises:
-        UnreadableError: It is no such archive.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = archive.infolist()
-            for member in members:
-                if member.compress_type != zipfile.ZIP_STORED or not member.filename.endswith(".npy"):
-                    raise UnreadableError(f"{member.filename!r} is not a plain array")
-            found = {member.filename[:-4]: _array(member.filename, archive.read(member)) for member in members}
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, OverflowError):
-        # All but the first are what zipfile raises for headers that make no sense: an unknown method, a place before the beginning.
-        raise UnreadableError("it is cut off or altered") from None
-    if len(found) != len(members):
-        raise UnreadableError("it holds an array twice")
-    return found
-
-
-def _array(name: str, data: bytes) -> NDArray[Any]:
-    """One member. The header has to be one that is written here: nothing is evaluated, and nothing is allocated on its word."""
-    begin = len(MAGIC) + 2
-    body = begin + int.from_bytes(data[len(MAGIC) : begin], "little")
-    header = HEADER.fullmatch(data[begin:body].decode("latin-1")) if data.startswith(MAGIC) else None
-    if header is None:
-        raise UnreadableError(f"{name!r} has no readable header")
-    descr, by_columns, sizes = header.groups()
-    if "O" in descr:
-        raise UnreadableError(f"{name!r} holds Python objects, which are never loaded")
-    if descr not in INTEGERS or by_columns != "False":
-        raise UnreadableError(f"{name!r} is not a plain array of integers")
-    shape = tuple(int(size) for size in sizes.replace(" ", "").split(",") if size)
-    if math.prod(shape) * np.dtype(descr).itemsize != len(data) - body:
-        raise UnreadableError(f"{name!r} has {len(data) - body} bytes, which is not the shape {shape}")
-    return np.frombuffer(data, descr, offset=body).reshape(shape).astype(np.dtype(descr).newbyteorder("="))
+def _read_arrays(data: bytes) -> Arrays:
+    with NpzArchive(io.BytesIO(data), stored=True) as archive:
+        arrays: Arrays = dict(archive)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iu":
+            raise NpzError(f"{name!r} is not a plain array of integers")
+    return arrays
 
 
 def _arrays(batch: Batch) -> Arrays:
@@ -173,16 +111,16 @@ def _checked(arrays: Arrays) -> Stored:
     """Check that the arrays of a file fit together, and sort them into those of a batch and those that name it."""
     tokens, mask, segments, positions = (arrays[name] for name in GRIDS)
     if tokens.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-        raise UnreadableError(f"its input_ids are {tokens.dtype}, not int32 or int64")
+        raise NpzError(f"its input_ids are {tokens.dtype}, not int32 or int64")
     labels = arrays["labels"] if "labels" in arrays else _learned(tokens, mask)
     if tokens.ndim != 2 or any(array.shape != tokens.shape for array in (mask, segments, positions, labels)):
-        raise UnreadableError("its arrays have different shapes")
+        raise NpzError("its arrays have different shapes")
     ids, bounds, numbers = _ids(arrays), arrays["cu_seqlens"], {name: arrays[name] for name in NUMBERS}
     if any(number.shape for number in numbers.values()) or bounds.shape != (len(ids) + 1,):
-        raise UnreadableError(f"it has {len(ids)} sample ids for {bounds.size - 1} segments")
+        raise NpzError(f"it has {len(ids)} sample ids for {bounds.size - 1} segments")
     going_up = bounds[0] == 0 and not np.any(np.diff(bounds) < 0)
     if not going_up or int(bounds[-1]) != np.count_nonzero(segments) or int(numbers["max_len"]) != tokens.shape[1]:
-        raise UnreadableError("its segments are not where its boundaries say")
+        raise NpzError("its segments are not where its boundaries say")
     return Stored(
         arrays={
             "tokens": tokens,
@@ -201,7 +139,7 @@ def _checked(arrays: Arrays) -> Stored:
 
 def _learned(tokens: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
     if mask.shape != tokens.shape:
-        raise UnreadableError("its arrays have different shapes")
+        raise NpzError("its arrays have different shapes")
     return np.where(mask != 0, tokens, tokens.dtype.type(IGNORED))
 
 
@@ -216,4 +154,4 @@ def _ids(arrays: Arrays) -> tuple[SampleId, ...]:
                 return tuple(Ids.strings(ids, ends))
             except UnicodeDecodeError:
                 pass
-    raise UnreadableError("its sample ids are not readable")
+    raise NpzError("its sample ids are not readable")

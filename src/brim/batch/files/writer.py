@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from brim.batch.batch import Batch
 from brim.batch.collate import collate
 from brim.batch.files.manifest import MANIFEST, PLAN, TOKENS, Manifest, batch_file, epoch_files
-from brim.batch.files.npz import UnreadableError, write_batch
+from brim.batch.files.npz import write_batch
 from brim.batch.token_source import SamplesAtHand, check_belongs, token_source
 from brim.core.errors import BrimError, DataError, MismatchError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.lock import locked
+from brim.core.npz import NpzError
 from brim.core.progress import Progress
 from brim.core.temporary import is_leftover
 from brim.data.token_store import TokenSource, TokenStore
@@ -147,7 +148,7 @@ class BatchWriter:
             )
         try:
             write_batch(path, batch, self.manifest.checksum)
-        except UnreadableError as error:
+        except NpzError as error:
             raise OptionError(f"{self.manifest.collate} gave a batch that cannot be kept: {error}") from None
 
     def _begin(self) -> None:

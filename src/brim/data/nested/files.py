@@ -1,10 +1,7 @@
 """Files that several processes read, each through its own handles: is it still the same file, and what of it is kept in memory."""
 
 import os
-import signal
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +55,6 @@ def spot_digest(path: Path, expected: Stamp) -> str:
     if found != expected:
         raise changed(path)
     return hash.hexdigest()
-
-
-@contextmanager
-def interrupts_held() -> Generator[None, None, None]:
-    """Ctrl-C takes effect when the block ends. For libraries that lose it, or that are left in a state they cannot be closed in."""
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        yield
-        return
-    came: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if came:
-        previous(*came[0])
 
 
 class Recent:

@@ -21,10 +21,11 @@ from brim.core.atomic import atomic_file
 from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
+from brim.core.interrupts import interrupts_held
 from brim.data.ids import Ids, stored_id
 from brim.data.lengths import LengthCache
 from brim.data.nested.columns import FORMAT, FlatBuffer, FlatSamples, Tally, samples_fingerprint
-from brim.data.nested.files import Stamp, changed, gone, interrupts_held, spot_digest, stamp
+from brim.data.nested.files import Stamp, changed, gone, spot_digest, stamp
 from brim.data.nested.hdf5_groups import lists_in, members, sample_names, shape_of, value_of
 from brim.data.nested.lengths import measure_structures
 from brim.data.nested.source import NestedSource

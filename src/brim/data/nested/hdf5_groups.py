@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from brim.core.arrays import natural
+from brim.core.arrays import natural, stand_in
 from brim.core.errors import DataError
 from brim.core.extras import need
-from brim.data.nested.structure import ID, PINNED, ListPath, is_numbered, stand_in
+from brim.data.nested.structure import ID, PINNED, ListPath, is_numbered
 
 DEEPEST = 50
 """Groups in groups; deeper means that a link leads back up."""

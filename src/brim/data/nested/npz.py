@@ -10,12 +10,9 @@ random order, many large shards are slow; HDF5 is made for that. Nothing is ever
 """
 
 import re
-import zipfile
-import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,23 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_directory, atomic_file
-from brim.core.errors import BrimError, DamagedError, DataError
+from brim.core.errors import DamagedError, DataError
 from brim.core.fingerprint import canonical_json, new_hash
+from brim.core.npz import NotPlainError, NpzArchive, NpzError, write_npz
 from brim.data.ids import Ids, SampleId, stored_id
 from brim.data.lengths import LengthCache
 from brim.data.nested.columns import FORMAT, Arrays, FlatBuffer, FlatSamples, Tally, samples_fingerprint
-from brim.data.nested.files import Recent, changed, gone, interrupts_held
+from brim.data.nested.files import Recent, changed, gone
 from brim.data.nested.source import NestedSource
-from brim.data.nested.structure import ID, PINNED, outline, stand_in, with_lists
+from brim.data.nested.structure import ID, PINNED, outline, with_lists
 
 SHARD_SAMPLES = 1000
 SHARD = re.compile(r"shard-\d{5,}\.npz")
 LEAF = re.compile(r"structures/\d+/\d+")
-LARGE = 1 << 31
-"""Bytes from which on a member of an archive needs sizes of 64 bits."""
 
 
-def write_npz(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
+def write_file(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one file of `brim.nested/1`, whole or not at all. All samples are in memory until then."""
     buffer = FlatBuffer()
     for number, sample in enumerate(samples):
@@ -110,7 +106,7 @@ class NpzSource(NestedSource):
                 if flat:
                     FlatSamples(_Heads(archive), str(archive.path)).tally(tally)
                 else:
-                    parts = outline(_single(archive, archive.shape))
+                    parts = outline(_single(archive, archive.outline))
                     tally.add([parts.structure], np.zeros(1, np.int64), [np.array([parts.lengths], np.int64).reshape(1, -1)])
         return tally.table(self._ids, self._fingerprint)
 
@@ -135,15 +131,12 @@ class NpzSource(NestedSource):
             yield archive
 
 
-class _Archive(Mapping[str, Any]):
-    """The arrays of a zip archive by name. Each is read when it is asked for, and checked against its checksum."""
+class _Archive(NpzArchive):
+    """An NPZ file of nested samples."""
 
-    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
-        self._archive, self.path = archive, path
-        self.members = {member.filename.removesuffix(".npy"): member for member in archive.infolist() if not member.is_dir()}
-        for name, member in self.members.items():
-            if not member.filename.endswith(".npy"):
-                raise DataError(f"{path} is not an NPZ file: it holds {name!r}, which is not an array")
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
 
     @property
     def contents(self) -> str:
@@ -153,41 +146,8 @@ class _Archive(Mapping[str, Any]):
         return hash.hexdigest()
 
     def parts(self) -> list[tuple[str, int, int]]:
+        """The name, the checksum and the size of every array, sorted."""
         return sorted((name, member.CRC, member.file_size) for name, member in self.members.items())
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        with self._archive.open(self.members[name]) as file:
-            dtype, shape, by_columns = self._head(file, name)
-            data = file.read()
-        if prod(shape) * dtype.itemsize != len(data):
-            raise DamagedError(f"{self.path} is damaged: {name!r} has {len(data)} bytes, which is not the shape {shape}; write it again")
-        array = np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C")
-        return np.array(array, dtype.newbyteorder("="), order="C")
-
-    def shape(self, name: str) -> NDArray[Any]:
-        """A stand-in for an array, of which only the head is read; what has no axes is read."""
-        with self._archive.open(self.members[name]) as file:
-            dtype, shape, _ = self._head(file, name)
-        return stand_in(dtype, shape) if shape else self[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.members
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.members)
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def _head(self, file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise DataError(f"{self.path}: {name!r} is not an array of numbers or text")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
-        if dtype.hasobject:
-            raise DataError(f"{self.path}: {name!r} holds Python objects, which are never loaded; save it as numbers")
-        return dtype, shape, by_columns
 
 
 class _Heads(Mapping[str, Any]):
@@ -197,7 +157,7 @@ class _Heads(Mapping[str, Any]):
         self._archive = archive
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._archive.shape(name) if LEAF.fullmatch(name) else self._archive[name]
+        return self._archive.outline(name) if LEAF.fullmatch(name) else self._archive[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._archive
@@ -212,15 +172,14 @@ class _Heads(Mapping[str, Any]):
 @contextmanager
 def _archive(path: Path) -> Generator[_Archive, None, None]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            yield _Archive(archive, path)
-    except BrimError:
-        raise
+        with _Archive(path) as archive:
+            yield archive
     except FileNotFoundError:
         raise gone(path) from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, MemoryError):
-        # All but the first are what zipfile and NumPy raise for heads that make no sense.
-        raise DamagedError(f"{path} is not an NPZ file, or is cut off or altered; write or fetch it again") from None
+    except NotPlainError as error:
+        raise DataError(f"{path}: {error}; nested samples are arrays of numbers and text: save it as such") from None
+    except NpzError as error:
+        raise DamagedError(f"{path} is not an NPZ file, or is damaged: {error}; write or fetch it again") from None
 
 
 def _is_flat(archive: _Archive) -> bool:
@@ -271,17 +230,7 @@ def _leaf(array: NDArray[Any]) -> Any:
 
 
 def _write(file: IO[bytes], buffer: FlatBuffer) -> None:
-    columns = {"format": np.frombuffer(FORMAT.encode(), np.uint8), **buffer.id_columns(), **buffer.take()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, column in columns.items():
-            with interrupts_held():  # between a member that is open and the block that closes it, the archive could not be closed
-                _add(archive, name, column)
-
-
-def _add(archive: zipfile.ZipFile, name: str, column: NDArray[Any]) -> None:
-    info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980: equal samples give equal bytes
-    with archive.open(info, "w", force_zip64=column.nbytes >= LARGE) as member:
-        np.lib.format.write_array(member, column, allow_pickle=False)
+    write_npz(file, {"format": np.frombuffer(FORMAT.encode(), np.uint8), **buffer.id_columns(), **buffer.take()})
 
 
 def _is_ours(path: Path) -> bool:

@@ -12,7 +12,7 @@ from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts
 from brim.core.progress import Progress
 from brim.data.nested.hdf5 import open_hdf5, write_hdf5
-from brim.data.nested.npz import SHARD_SAMPLES, NpzSource, write_npz, write_shards
+from brim.data.nested.npz import SHARD_SAMPLES, NpzSource, write_file, write_shards
 from brim.data.nested.parquet import NestedParquetSource
 from brim.data.nested.source import NestedSource
 
@@ -80,7 +80,7 @@ def write_nested(
     if suffix in HDF5_SUFFIXES:
         write_hdf5(target, counted)
     elif suffix in NPZ_SUFFIXES:
-        write_npz(target, counted)
+        write_file(target, counted)
     else:
         _check_directory(target, named_so=os.fspath(path).endswith(os.sep))
         check_counts(shard_samples=shard_samples)

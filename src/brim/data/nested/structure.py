@@ -297,8 +297,3 @@ def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: Fal
 def is_numbered(names: Collection[str]) -> bool:
     """Whether the names are exactly 0 .. n - 1, in any order."""
     return all(str(number) in names for number in range(len(names)))
-
-
-def stand_in(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of this shape that takes no memory: it has a structure and lengths, and zeros for data."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
