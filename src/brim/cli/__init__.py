@@ -45,9 +45,9 @@ TREE: Tree = {
     "gym": (
         "Play puzzles on a server.",
         {
-            "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
-            "info": ("brim.cli.gym:info", "Show the games, the policies and the server."),
-            "serve": ("brim.cli.gym:serve", "Run a puzzle server."),
+            "run": ("brim.cli.gym.run:run", "Play, and make a training sample of every move."),
+            "info": ("brim.cli.gym.info:info", "Show the games, the policies and the server."),
+            "serve": ("brim.cli.gym.serve:serve", "Run a puzzle server."),
         },
     ),
     "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),

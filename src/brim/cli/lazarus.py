@@ -39,8 +39,8 @@ TREE: Tree = {
     "gym": (
         "Play puzzles on a server.",
         {
-            "run": ("brim.cli.gym:run", "Play, and make a training sample of every move."),
-            "info": ("brim.cli.gym:info", "Show the games, the policies and the server."),
+            "run": ("brim.cli.gym.run:run", "Play, and make a training sample of every move."),
+            "info": ("brim.cli.gym.info:info", "Show the games, the policies and the server."),
         },
     ),
     "train": ("Train a model.", {"sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model.")}),

@@ -1,22 +1,15 @@
-"""`brim gym`: play on a puzzle server and keep the samples, list the games, start a server."""
+"""`brim gym run`: play on a puzzle server, and keep the samples."""
 
-from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from brim.cli.gym_show import playing
+from brim.cli.gym.progress import playing
 from brim.cli.output import check_output, force_option, marked
-from brim.cli.show import json_option, show_facts, show_json, show_words
-from brim.envs.episode import LEVELS
+from brim.cli.show import json_option, show_facts, show_json
 from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.episode import GymEpisode
-from brim.envs.puzzle.games import GAMES, QUICK, Game
-from brim.envs.puzzle.run import find_server
-from brim.envs.puzzle.wire.errors import PuzzleError
-from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_words, server_installed
 from brim.envs.puzzle.wire.transport import TRANSPORTS
 
 POLICIES = {
@@ -39,7 +32,7 @@ _REAL_ONLY = (
     "retries",
     "keep",
 )
-_DEFAULT = GymConfig()
+DEFAULT = GymConfig()
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -48,8 +41,8 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 @click.command()
 @click.option("-t", "--tokenizer", required=True, help="byte, gpt2, a tokenizer.json, a directory, or a hub name.")
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="Host of the server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Port of the server.")
+@click.option("--host", default=DEFAULT.host, show_default=True, help="Host of the server.")
+@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT.port, show_default=True, help="Port of the server.")
 @click.option(
     "--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol of the server; auto detects it."
 )
@@ -59,22 +52,22 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.option("--difficulty-max", type=float, default=1.0, show_default=True, help="Highest difficulty to play.")
 @click.option("-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Number of episodes.")
-@click.option("--lanes", type=int, default=_DEFAULT.lanes, show_default=True, help="Number of episodes that are played at once.")
+@click.option("--lanes", type=int, default=DEFAULT.lanes, show_default=True, help="Number of episodes that are played at once.")
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Policy that plays.")
 @click.option("--script", metavar="FILE", help="Actions of the scripted policy.")
-@click.option("--max-steps", type=int, default=_DEFAULT.max_steps, show_default=True, help="Upper limit of the actions in an episode.")
+@click.option("--max-steps", type=int, default=DEFAULT.max_steps, show_default=True, help="Upper limit of the actions in an episode.")
 @click.option("--max-samples", type=click.IntRange(min=1), help="Stop after this many samples.")
 @click.option(
     "--timeout",
     type=float,
-    default=_DEFAULT.read_timeout,
+    default=DEFAULT.read_timeout,
     show_default=True,
     help="Seconds to wait for a reply; at most 10 for a connection.",
 )
 @click.option(
-    "--episode-timeout", type=float, default=_DEFAULT.episode_timeout, show_default=True, help="Upper limit of the seconds of an episode."
+    "--episode-timeout", type=float, default=DEFAULT.episode_timeout, show_default=True, help="Upper limit of the seconds of an episode."
 )
-@click.option("--retries", type=int, default=_DEFAULT.max_retries, show_default=True, help="Retries of an episode whose connection failed.")
+@click.option("--retries", type=int, default=DEFAULT.max_retries, show_default=True, help="Retries of an episode whose connection failed.")
 @click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
 @click.option(
     "--buffer-size",
@@ -171,7 +164,7 @@ def _real(options: dict[str, Any], tokenizer: Any) -> Any:
         difficulty_range=(options["difficulty_min"], options["difficulty_max"]),
         lanes=options["lanes"],
         max_steps=options["max_steps"],
-        connect_timeout=min(options["timeout"], _DEFAULT.connect_timeout),
+        connect_timeout=min(options["timeout"], DEFAULT.connect_timeout),
         read_timeout=options["timeout"],
         episode_timeout=options["episode_timeout"],
         max_retries=options["retries"],
@@ -214,14 +207,14 @@ def _facts(stream: Any, buffer: Any, options: dict[str, Any]) -> dict[str, Any]:
 def _readable(facts: dict[str, Any]) -> dict[str, Any]:
     levels = {level: f"{rate['successes']}/{rate['episodes']}" for level, rate in facts["success_by_difficulty"].items()}
     lines = {
-        "episodes": f"{facts['episodes']} ({_listed(facts['by_status'])})",
+        "episodes": f"{facts['episodes']} ({listed(facts['by_status'])})",
         "success": "" if facts["success_rate"] is None else f"{facts['success_rate']:.1%}",
-        "by difficulty": _listed(levels),
-        "errors": _listed(facts["errors"]),
+        "by difficulty": listed(levels),
+        "errors": listed(facts["errors"]),
         "samples": f"{facts['samples']}, {facts['tokens']} tokens",
         "mean length": _rounded(facts["mean_length"]),
         "mean reward": _rounded(facts["mean_reward"]),
-        "left out": _listed(facts["filtered"]),
+        "left out": listed(facts["filtered"]),
         "speed": f"{facts['episodes_per_second']:.1f} episodes/s, {facts['samples_per_second']:.1f} samples/s",
         "buffer": f"{facts['buffer']['size']} samples, {facts['buffer']['evicted']} evicted",
         "written": facts["output"],
@@ -229,114 +222,9 @@ def _readable(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in lines.items() if value}
 
 
-def _listed(counts: dict[str, Any]) -> str:
+def listed(counts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _rounded(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-@click.command()
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="Host to ask for a server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=_DEFAULT.port, show_default=True, help="Port to ask for a server.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol to ask with.")
-@click.option("--timeout", type=float, default=_DEFAULT.connect_timeout, show_default=True, help="Seconds to wait for a connection.")
-@json_option
-@click.pass_context
-def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: float, as_json: bool) -> None:
-    """Show the games, the policies and the options.
-
-    A server is looked for only if one of the options below is given.
-
-    \b
-    Examples:
-      brim gym info
-      brim gym info --port 8023
-      brim gym info --json
-
-    Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
-    """
-    asked = any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port", "transport", "timeout"))
-    server = _ask(GymConfig(host=host, port=port, transport=transport, connect_timeout=timeout)) if asked else None
-    games = [
-        {
-            "game": game.name,
-            "moves": list(game.moves),
-            "difficulties": list(LEVELS),
-            "playable": game.unplayable is None,
-            "by_default": game.name in QUICK,
-            "note": game.unplayable or _note(game),
-        }
-        for game in GAMES.values()
-    ]
-    facts = {"games": games, "policies": POLICIES, "defaults": asdict(_DEFAULT), "server_installed": server_installed(), "server": server}
-    if as_json:
-        show_json(facts)
-    else:
-        _show_info(facts, games)
-    ctx.exit(1 if server is not None and not server["answers"] else 0)
-
-
-def _note(game: Game) -> str | None:
-    return "a server may need long to make one" if game.slow else "a server shows only a part of it" if game.hidden else None
-
-
-def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
-    rows = [(game["game"], " | ".join(game["moves"]), _when(game)) for game in games]
-    show_words(("game", "moves", "played"), rows)
-    click.echo()
-    show_words(("policy", "what it does"), POLICIES.items())
-    click.echo()
-    defaults = {**facts["defaults"], "games": "all that are played by default", "rewards": _listed(facts["defaults"]["rewards"])}
-    show_words(("option", "default"), [(name, str(value)) for name, value in defaults.items()])
-    click.echo()
-    installed = "installed" if facts["server_installed"] else "not installed; run: pip install 'brim[gym]'"
-    server = facts["server"]
-    show_facts(
-        {
-            "server package": installed,
-            **({} if server is None else {f"{server['host']}:{server['port']}": server["error"] or f"answers, by {server['transport']}"}),
-        }
-    )
-
-
-def _when(game: dict[str, Any]) -> str:
-    return "never" if not game["playable"] else "by default" if game["by_default"] else "if named"
-
-
-def _ask(config: GymConfig) -> dict[str, Any]:
-    """Whether a server answers, for `info`."""
-    found: dict[str, Any] = {"host": config.host, "port": config.port, "answers": False, "transport": None, "error": None}
-    try:
-        return {**found, "answers": True, "transport": find_server(config)}
-    except PuzzleError as error:
-        return {**found, "error": str(error)}
-
-
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="Port to listen on; 0 chooses a free one."
-)
-@click.option(
-    "--transport", type=click.Choice(SERVER_TRANSPORTS), default="tcp", show_default=True, help="Protocol to serve; tcp is the fastest."
-)
-def serve(host: str, port: int, transport: Any) -> None:
-    """Run a puzzle server until it is interrupted.
-
-    The server is that of the package chuk-puzzles-gym, without its limit on the length of a session. It uses one core;
-    start several on different ports to use more.
-
-    \b
-    Examples:
-      brim gym serve
-      brim gym serve --port 8024 --transport telnet
-
-    Exit status: 130 interrupted, 2 the server could not be started or ended unexpectedly.
-    """
-    with PuzzleServer(transport, host, port) as server:
-        click.echo(f"{server.host}:{server.port}")
-        click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)
-        server.wait()
-        raise click.ClickException(f"the server ended unexpectedly; its last output: {last_words(server.output()) or 'nothing'}")

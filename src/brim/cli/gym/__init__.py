@@ -1,0 +1,1 @@
+"""The commands of `brim gym`: play on a puzzle server and keep the samples, list the games, start a server."""
