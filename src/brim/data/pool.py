@@ -1,19 +1,16 @@
 """A map over worker processes that keeps the order and bounds what is in flight.
 
-Workers are plain interpreters at the other end of a socket, not `multiprocessing` children: they never run the caller's main module
-(so no `if __name__ == "__main__"` is asked of a script), Ctrl-C reaches the parent alone, and when the parent is gone, however it
-went, a worker finds its socket closed after the item at hand and leaves. A worker that dies is an error that says so, never a hang.
+Workers are children of `brim.core.child`: they ask nothing of the caller's script, Ctrl-C reaches the parent alone, and
+no worker outlives its parent by more than the item at hand. A worker that dies is an error that says so, never a hang.
 """
 
 import os
-import signal
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from brim.core.child import Child, ChildEndedError
 from brim.core.errors import BrimError
 
 Item = TypeVar("Item")
@@ -21,7 +18,6 @@ Result = TypeVar("Result")
 
 QUEUED = 2  # items that one worker holds: the one at hand and the next, so that it never waits for the parent
 AHEAD = 4  # items per worker that may be under way or waiting for an earlier one
-START = "import sys; sys.path[:] = sys.argv[2:]; from brim.data.pool import serve; serve(int(sys.argv[1]))"
 
 # One thread for each worker: the processes are the parallelism.
 SINGLE = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -93,51 +89,35 @@ class _Worker:
     """The parent's side of a worker."""
 
     def __init__(self) -> None:
-        self.channel, theirs = Pipe()
+        self._child = Child(serve, environment=SINGLE)
+        self.channel = self._child.channel
         self.held = 0
-        arguments = [sys.executable, "-c", START, str(theirs.fileno()), *sys.path]
-        environment = {**os.environ, **SINGLE}
-        # Its own process group: Ctrl-C in a terminal goes to the parent, which then stops its workers.
-        self.process = subprocess.Popen(
-            arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
-        )
-        theirs.close()
+        self.stop = self._child.stop
 
     def send(self, message: Any) -> None:
         try:
-            self.channel.send(message)
-        except OSError:
-            raise self._died() from None
+            self._child.send(message)
+        except ChildEndedError as error:
+            raise _died(error) from None
 
     def receive(self) -> tuple[int, Any]:
         try:
             self.held -= 1
-            return self.channel.recv()
-        except (EOFError, OSError):
-            raise self._died() from None
-
-    def stop(self) -> None:
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
-
-    def _died(self) -> BrimError:
-        code = self.process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        return BrimError(f"a worker process {how}; if memory ran out, use fewer workers. Run again to continue where this stopped")
+            return self._child.receive()
+        except ChildEndedError as error:
+            raise _died(error) from None
 
 
-def serve(descriptor: int) -> None:
-    """The worker's side: until the socket closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel: Connection[Any, Any] = Connection(descriptor)
-    try:
-        work: Callable[[Any], Any] = channel.recv()
-        while True:
-            number, item = channel.recv()
-            channel.send((number, _outcome(work, item)))
-    except (EOFError, OSError):
-        return
+def _died(how: ChildEndedError) -> BrimError:
+    return BrimError(f"a worker process {how}; if memory ran out, use fewer workers. Run again to continue where this stopped")
+
+
+def serve(channel: "Connection[Any, Any]") -> None:
+    """Do the worker's side: the work first, then items, each answered with its number and its outcome."""
+    work: Callable[[Any], Any] = channel.recv()
+    while True:
+        number, item = channel.recv()
+        channel.send((number, _outcome(work, item)))
 
 
 def _outcome(work: Callable[[Any], Any], item: Any) -> Any:

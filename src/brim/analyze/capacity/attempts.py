@@ -1,7 +1,7 @@
 """Attempts that may run out of memory, made by a process that may die of it.
 
 On a CPU, running out of memory means that the kernel kills somebody. So the work is done in a child, a plain interpreter at the other end
-of a socket (as in `brim.data.pool`), which offers itself to the kernel first; and the parent looks at the child's resident memory every
+of a socket (`brim.core.child`), which offers itself to the kernel first; and the parent looks at the child's resident memory every
 20 ms and ends it at a limit, long before the machine is in trouble. A dead child is one failed attempt; one that somebody else
 ended, long before the limit, gets a second one. Something else going wrong in the child is an error here.
 
@@ -10,13 +10,8 @@ reader would get wrong: a search that never goes above a failure asks one child 
 earlier attempt does not count against a smaller one.
 """
 
-import ctypes
 import gc
 import math
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -24,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOMEM
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -33,6 +28,7 @@ from typing import Any, Protocol
 from brim.analyze.capacity.memory import memory_available, peak_memory, resident_memory
 from brim.analyze.capacity.search import Trial, Why, bytes_text, seconds_text
 from brim.core import errors
+from brim.core.child import Child, ChildEndedError
 from brim.core.errors import BrimError, OptionError
 from brim.data.pool import available_cores
 
@@ -42,9 +38,6 @@ LOOK = 0.02
 """Seconds between two looks at the child's memory."""
 GETTING_READY = 600.0
 """Seconds until a child must have built what it works with: a large model takes its time."""
-START = (
-    "import sys; sys.path[:] = sys.argv[3:]; from brim.analyze.capacity.attempts import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
-)
 SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
 """In what a RuntimeError says when memory is what it lacks."""
 
@@ -126,7 +119,7 @@ class Attempts:
     def _attempt(self, size: int) -> Trial:
         try:
             child = self._ready_child()
-            child.send(size)
+            child.ask(size)
             answer = child.answer(self._watched, self._patience)
             trial = self._trial(size, answer, child.seen)
         except BaseException:  # Ctrl-C too: no process is left, whoever called
@@ -158,7 +151,7 @@ class Attempts:
             return self._child
         self._child = _Child()
         try:
-            self._child.send(self._order)
+            self._child.ask(self._order)
             answer = self._child.answer(max(self._host, self.memory), GETTING_READY)
             if answer[0] == "failed":
                 raise self._never_ready(*answer[1:])
@@ -186,23 +179,19 @@ class Attempts:
             self._child = None
 
 
-class _Child:
-    """The parent's side."""
+class _Child(Child):
+    """The parent's side: a child that is watched while it works."""
 
     def __init__(self) -> None:
-        self.channel, theirs = Pipe()
-        self.said, self.seen = tempfile.TemporaryFile(), 0  # noqa: SIM115  it lives as long as the child
-        arguments = [sys.executable, "-c", START, str(theirs.fileno()), str(os.getpid()), *sys.path]
-        # Its own process group: Ctrl-C in a terminal goes to the parent, which then ends the child.
-        self.process = subprocess.Popen(
-            arguments, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.said, process_group=0
-        )
-        theirs.close()
-
-    def send(self, message: Any) -> None:
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the child
         self.seen = 0
-        with suppress(OSError):  # it is dead, as the answer will say
-            self.channel.send(message)
+        super().__init__(serve, stderr=self.said, dies_with_parent=True)
+
+    def ask(self, message: Any) -> None:
+        """Send a message. If the child is dead, the answer will say so."""
+        self.seen = 0
+        with suppress(ChildEndedError):
+            self.send(message)
 
     def answer(self, memory: int, patience: float) -> tuple[Any, ...]:
         """What the child sends, or ("failed", why, detail) if it had to be ended or ended itself.
@@ -220,9 +209,9 @@ class _Child:
                 self.process.kill()
                 return ("failed", "too slow", f"no answer after {patience:.0f} s")
         try:
-            answer = self.channel.recv()
-        except (EOFError, OSError):
-            return ("failed", "killed", _how_it_ended(self.process.wait()))
+            answer = self.receive()
+        except ChildEndedError as error:
+            return ("failed", "killed", str(error) if error.signal is None else f"by {error.signal}")
         if answer[0] == "error":
             raise _raised(*answer[1:])
         return answer
@@ -233,18 +222,12 @@ class _Child:
         return f" ({lines[-1].strip()[:300]})" if lines else ""
 
     def stop(self) -> None:
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
+        super().stop()
         self.said.close()
 
 
 def _above(memory: int) -> str:
     return f"above {bytes_text(memory)}"
-
-
-def _how_it_ended(code: int) -> str:
-    return f"by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
 def _raised(kind: str, message: str, trace: str) -> BrimError:
@@ -257,15 +240,10 @@ def _raised(kind: str, message: str, trace: str) -> BrimError:
     return error
 
 
-def serve(descriptor: int, parent: int) -> None:
-    """The child's side: until the socket closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_first(parent)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done with us
-        _serve(Connection(descriptor))
-
-
-def _serve(channel: "Connection[Any, Any]") -> None:
+def serve(channel: "Connection[Any, Any]") -> None:
+    """Do the child's side: the order first, then sizes, each answered with how it went."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # when the kernel needs memory, it is to end this process first
     make, steps, max_seconds = channel.recv()
     made: list[Work] = []
 
@@ -278,16 +256,6 @@ def _serve(channel: "Connection[Any, Any]") -> None:
         size = channel.recv()
         channel.send(_answer(partial(_measured, made[0], size, steps, max_seconds)))
         gc.collect()
-
-
-def _die_first(parent: int) -> None:
-    """When the kernel needs memory, and when the parent is gone."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it went before we asked
-            os._exit(1)
 
 
 def _answer(act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
