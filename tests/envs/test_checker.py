@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from brim.core.errors import BrimError, DataError, MissingExtraError, OptionError
 from brim.envs import checker
-from brim.envs.checker import Bounds, LaneEnv, check_env
+from brim.envs.checker import check_env
 from brim.envs.darkroom.room import ACTIONS, Darkroom, lane_env, reset, step
+from brim.envs.lanes import Bounds, LaneEnv
 
 LANES = 3
 

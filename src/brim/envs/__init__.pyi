@@ -1,10 +1,10 @@
 from brim.envs import darkroom as darkroom
 from brim.envs import puzzle as puzzle
-from brim.envs.checker import Bounds as Bounds
 from brim.envs.checker import EnvCheck as EnvCheck
 from brim.envs.checker import EnvError as EnvError
-from brim.envs.checker import LaneEnv as LaneEnv
 from brim.envs.checker import check_env as check_env
 from brim.envs.episode import DIFFICULTIES as DIFFICULTIES
 from brim.envs.episode import Ending as Ending
 from brim.envs.episode import EpisodeStatus as EpisodeStatus
+from brim.envs.lanes import Bounds as Bounds
+from brim.envs.lanes import LaneEnv as LaneEnv

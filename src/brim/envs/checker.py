@@ -1,8 +1,6 @@
 """Check that an environment keeps the rules that everything built on environments relies on: `check_env`.
 
-An environment of brim steps many lanes at once and keeps nothing: `reset` makes a state from a seed, `step` makes the
-next state from a state and actions. `LaneEnv` names these functions, so that environments whose own signatures differ
-can be checked alike. An environment of Gymnasium is given to Gymnasium's own checker.
+An environment of brim is given as a `LaneEnv`; an environment of Gymnasium is given to Gymnasium's own checker.
 
 The first rule that is broken ends the check with an error of its own type:
 
@@ -19,10 +17,10 @@ The first rule that is broken ends the check with an error of its own type:
     └── DoneError           a lane that had ended went on, or one that had not was refused
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +28,7 @@ from numpy.typing import NDArray
 from brim.core.errors import BrimError, OptionError
 from brim.core.extras import need
 from brim.core.options import check_counts
+from brim.envs.lanes import LaneEnv, StepResult
 from brim.envs.parts import difference, form, of_lanes, parts, short
 
 
@@ -75,67 +74,6 @@ class LaneError(EnvError):
 
 class DoneError(EnvError):
     """A lane that had ended went on, or one that had not was refused."""
-
-
-class Space(Protocol):
-    """A set of values; every space of Gymnasium is one."""
-
-    def contains(self, x: Any) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Arrays of one shape whose entries lie between two numbers, both included: a space for environments that need no
-    Gymnasium."""
-
-    low: float
-    high: float
-    shape: tuple[int, ...]
-
-    def contains(self, x: Any) -> bool:
-        values = np.asarray(x)
-        if values.shape != self.shape or values.dtype.kind not in "iuf":
-            return False
-        return bool(np.all((values >= self.low) & (values <= self.high)))
-
-
-class StepResult(Protocol):
-    """The result of a step. Arrays have one entry for each lane; `info`, a mapping, is optional."""
-
-    @property
-    def state(self) -> Any: ...
-    @property
-    def reward(self) -> Any: ...
-    @property
-    def terminated(self) -> Any: ...
-    @property
-    def truncated(self) -> Any: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneEnv:
-    """An environment as the checker sees it: pure functions over an explicit state, many lanes at once."""
-
-    lanes: int
-    """Lanes that are stepped together."""
-    reset: Callable[[int], Any]
-    """Takes a seed and returns the first state of all lanes."""
-    step: Callable[[Any, Any], StepResult]
-    """Takes a state and the actions of all lanes and returns the step. Once all lanes have ended it may raise a
-    BrimError."""
-    sample: Callable[[Any, int], Any]
-    """Takes a state and a seed and returns allowed actions, one for each lane, along the first axis."""
-    observe: Callable[[Any], Any] | None = None
-    """Takes a state and returns the observations of all lanes; the state itself unless given."""
-    observation_space: Space | None = None
-    """The space of the observations of all lanes, if it is known."""
-    action_space: Space | None = None
-    """The space of the actions of all lanes, if it is known."""
-    info_keys: frozenset[str] = frozenset()
-    """The keys of the `info` of every step."""
-
-    def __post_init__(self) -> None:
-        check_counts(lanes=self.lanes)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts
 from brim.core.rng import below, raw_bits
-from brim.envs.checker import Bounds, LaneEnv
+from brim.envs.lanes import Bounds, LaneEnv
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
 MOVES = np.array([[0, 0], [0, -1], [0, 1], [-1, 0], [1, 0]])
