@@ -1,7 +1,7 @@
 """`Batch`: what one rank puts through one forward pass, as arrays.
 
-A batch carries the `MicrobatchSpec` it was made from, and reads from there which samples it holds and where it stands in the run. Its shape
-is that of its arrays: a batch laid out flat has other rows than its spec.
+A batch carries the `MicrobatchSpec` it was made from, and reads from it which samples it holds and where it stands in the
+run. Its shape is that of its arrays: a batch laid out flat has other rows than its spec.
 
 Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a token counts is never
 read off its value, so pad = eos is harmless. Positions restart with every segment. The first token of a segment is never a target:
@@ -31,7 +31,7 @@ class CarriesSpec:
 
     @property
     def ids(self) -> tuple[SampleId, ...]:
-        """One for each segment."""
+        """The sample ids, one for each segment."""
         return self.spec.samples
 
     @property
@@ -58,12 +58,12 @@ class CarriesSpec:
 
     @property
     def ends_step(self) -> bool:
-        """Whether the optimizer takes its step after this batch."""
+        """True if the optimizer takes its step after this batch: on all ranks, or on none."""
         return self.spec.ends_step
 
     @property
     def is_null(self) -> bool:
-        """Whether this is an empty batch of one token of padding, there only so that no rank waits for another."""
+        """True for an empty batch, one token of padding, which is there only so that no rank waits for another."""
         return self.spec.is_null
 
 

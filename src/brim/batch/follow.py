@@ -30,7 +30,7 @@ class PlannedRows(list[int]):
 
     @property
     def ends_step(self) -> bool:
-        """Whether the optimizer takes its step after this microbatch."""
+        """True if the optimizer takes its step after this microbatch."""
         return self.microbatch.ends_step
 
     def __reduce__(self) -> Any:

@@ -105,11 +105,18 @@ class MicrobatchSpec:
     after: CheckpointPosition | None = None
     """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them. Save it after the step."""
     last_of_step: bool | None = None
-    """Set by a loader that fills every optimizer step up to the same number of microbatches; None leaves it to `after`."""
+    """Set by loaders that pad every optimizer step to the same number of microbatches; None: derived from `after`."""
 
     @classmethod
-    def unplanned(cls, samples: Iterable[SampleId], lengths: NDArray[np.int32], max_len: int, *, packed: bool = False) -> "MicrobatchSpec":
-        """Make a microbatch without a plan, of all rows of some data: one whole sample to a row, or all in one row if packed."""
+    def unplanned(
+        cls,
+        samples: Iterable[SampleId],
+        lengths: NDArray[np.int32],
+        max_len: int,
+        *,
+        packed: bool = False,
+    ) -> "MicrobatchSpec":
+        """Make a microbatch of all samples at hand, without a plan: one whole sample to a row, or all in one row if packed."""
         count = len(lengths)
         return cls(
             epoch=0,
@@ -177,7 +184,7 @@ class MicrobatchSpec:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
 
     def __reduce__(self) -> Any:
-        """Pickle arrays as bytes, which takes half the time: batches cross from the worker processes of a loader with their specs."""
+        """Pickle arrays as bytes, in half the time: every batch from a worker process of a loader brings its spec along."""
         state = vars(self)
         return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
 

@@ -64,8 +64,8 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
     """Read the batch of a microbatch as it was collated.
 
     Raises:
-        DamagedError: The file is missing, truncated, altered, of another directory or microbatch, or holds something else than the arrays
-            of a batch.
+        DamagedError: The file is missing, truncated or altered, belongs to another directory or microbatch, or holds
+            something else than the arrays of a batch.
     """
     try:
         arrays = _read_arrays(path.read_bytes())
@@ -81,7 +81,8 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
         raise DamagedError(f"{path} is not a batch of ours: it has no array {error}; {AGAIN}") from None
     if written_for != directory:
         raise DamagedError(f"{path} was written for another directory of batches; {AGAIN}")
-    if (stored.epoch, stored.index, stored.bucket_id, stored.ids) != (spec.epoch, spec.index, spec.bucket_id, spec.samples):
+    found = (stored.epoch, stored.index, stored.bucket_id, stored.ids)
+    if found != (spec.epoch, spec.index, spec.bucket_id, spec.samples):
         raise DamagedError(f"{path} is batch {stored.index} of epoch {stored.epoch}, under the name of another; {AGAIN}")
     return Batch(**stored.arrays, spec=spec)
 
