@@ -275,7 +275,7 @@ def test_a_sample_without_a_mask_is_learned_whole_and_mixed_ids_are_texts(tmp_pa
     [
         (SAMPLES[:-1], MismatchError, "sample 's59' is not among the 59 that were given"),
         ([*SAMPLES, Sample("new", [1], [1])], MismatchError, "does not know sample 'new' and has 60 of the 61"),
-        ([*SAMPLES, SAMPLES[3]], DataError, "sample 's3' comes twice"),
+        ([*SAMPLES, SAMPLES[3]], DataError, "id 's3' comes twice; ids must be unique"),
         ({**as_mappings, "s1": {"input_ids": [1, 2], "loss_mask": [1]}}, DataError, "sample 's1': loss_mask has 1 entries for 2 tokens"),
         ({**as_mappings, "s1": {"tokens": [1]}}, DataError, "sample 's1' has no input_ids (keys: tokens)"),
         ({**as_mappings, "s1": {"input_ids": [1] * 50}}, MismatchError, "built for other lengths: 1 samples differ, the first is 's1'"),

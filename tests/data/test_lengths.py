@@ -62,5 +62,5 @@ def test_the_fingerprint_changes_with_an_id_a_length_or_a_group():
 
 
 def test_an_id_that_comes_twice_is_an_error():
-    with pytest.raises(DataError, match="id 'x' comes twice: entries 1 and 3"):
+    with pytest.raises(DataError, match="id 'x' comes twice: entry 1 and entry 3"):
         cache_of((["x", "y", "x"], [1, 2, 3], [None, None, None]))

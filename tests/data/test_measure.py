@@ -196,9 +196,9 @@ def test_a_damaged_output_is_built_again(data, tmp_path):
     [
         (
             b'{"text": "a", "id": 1}\n\n{"text": "b", "id": 2}\n{"text": "c", "id": 1}\n',
-            r"d.jsonl:4: id 1 is taken already, by .*d.jsonl:1;",
+            r"id 1 comes twice: .*d.jsonl:1 and .*d.jsonl:4; ids must be unique",
         ),
-        (b'{"text": "a", "id": "x"}\n{"text": "c", "id": "x"}\n', "d.jsonl:2: id 'x' is taken already"),
+        (b'{"text": "a", "id": "x"}\n{"text": "c", "id": "x"}\n', r"id 'x' comes twice: .*d.jsonl:1 and .*d.jsonl:2;"),
         (b'{"text": "a", "id": 1}\n{"text": "b"}\n', 'd.jsonl:2: "id" is missing'),
         (b'{"text": "a"}\n\n{"text": "b", "id": 1}\n', 'd.jsonl:3: this row has an "id" but the first row has none'),
         (b'{"text": "a", "id": 1.0}\n', 'd.jsonl:1: "id" is a number'),

@@ -119,7 +119,7 @@ def test_samples_that_cannot_be_kept_apart_or_batched_are_refused(kind, tmp_path
     target = tmp_path / TARGETS[kind]
     for samples, message in (
         ([], "no samples"),
-        ([{ID: "a"}, {ID: "b"}, {ID: "a"}], "'a' comes twice: samples 0 and 2"),
+        ([{ID: "a"}, {ID: "b"}, {ID: "a"}], "'a' comes twice: sample 0 and sample 2"),
         ([{"x": 1}, {"x": None}], "sample 1: x is None"),
         ([{"x": "\ud800"}], "sample 0: .* is not text"),
         ([{ID: "a"}, {ID: "\ud800"}], "sample 1: .* not valid text"),

@@ -181,7 +181,7 @@ def test_what_cannot_be_batched_is_named(sample, said):
 
 
 def test_an_id_that_comes_twice_is_an_error():
-    with pytest.raises(DataError, match="id 'a' comes twice: samples 0 and 2"):
+    with pytest.raises(DataError, match="id 'a' comes twice: sample 0 and sample 2"):
         measure_structures([{"id": "a"}, {"id": "b"}, {"id": "a"}])
 
 

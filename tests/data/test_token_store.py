@@ -425,7 +425,7 @@ def test_one_pass_opens_what_is_there_and_makes_what_is_missing(data, tmp_path):
 def test_a_refused_pass_writes_neither_file(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", [{"id": 1, "text": "a"}, {"id": 1, "text": "b"}])
     source = open_source(path)
-    with pytest.raises(DataError, match="id 1 is taken already"):
+    with pytest.raises(DataError, match="id 1 comes twice"):
         measure_and_tokenize(source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat()))
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
     (tmp_path / "t").write_text("years of work")

@@ -185,7 +185,7 @@ def test_nothing_of_the_data_is_lost_in_silence(online, small, tmp_path):
     assert cut.sft.left_out["samples truncated"] == 10
     with pytest.raises(OptionError, match="has 20 samples, the replay buffer holds 5"):
         run([{**row, "response": "r"} for row in rows], "many", buffer_size=5)
-    with pytest.raises(DataError, match="the id 1 comes twice"):
+    with pytest.raises(DataError, match=r"id 1 comes twice in .*; ids must be unique"):
         run([{"id": 1, "prompt": "p", "response": "r"}] * 2, "twice")
 
 

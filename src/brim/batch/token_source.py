@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError, MismatchError
-from brim.data.ids import SampleId
+from brim.data.ids import SampleId, comes_twice
 from brim.data.sample import Sample
 from brim.data.samples import Samples
 from brim.data.token_store import TokenSource, TokenStore
@@ -41,7 +41,7 @@ def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenS
         by_id = {sample.id: sample for sample in source}
         if len(by_id) != len(source):
             twice = next(sample.id for number, sample in enumerate(source) if any(sample.id == other.id for other in source[:number]))
-            raise DataError(f"sample {twice!r} comes twice; ids must be unique")
+            raise comes_twice(twice)
     else:
         return source
     ids = plan.table.ids

@@ -4,8 +4,8 @@ Ten million ids are two flat arrays here, not ten million objects. An id keeps i
 with integer ids gives integers back. Where a data set mixes integers and strings, all of them become strings.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,21 @@ from brim.core.rng import raw_bits
 SampleId = str | int
 
 CHUNK = 1 << 20
+
+
+def is_id(value: Any) -> TypeGuard[SampleId]:
+    """Return whether a value that JSON has can be an id."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def not_an_id(what: str) -> DataError:
+    """Return the error for a value that cannot be an id. `what` says where it is and what it is."""
+    return DataError(f"{what}; an id is a string or an integer")
+
+
+def comes_twice(id: SampleId, where: str = "") -> DataError:
+    """Return the error for an id that two samples have. `where` goes on after "comes twice"."""
+    return DataError(f"id {id!r} comes twice{where}; ids must be unique")
 
 
 class Ids:
@@ -150,6 +165,18 @@ class Ids:
                 seen[self[row]] = row
         return min(pairs, key=lambda pair: pair[1], default=None)
 
+    def refuse_duplicate(self, where: Callable[[int], str]) -> None:
+        """Check that all ids differ.
+
+        Args:
+            where: Says for a row where it is, such as "sample 3".
+
+        Raises:
+            DataError: An id comes twice.
+        """
+        if twice := self.duplicate():
+            raise comes_twice(self[twice[0]], f": {where(twice[0])} and {where(twice[1])}")
+
 
 def _runs(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Stretches of equal neighbours, as first and last position."""
@@ -185,7 +212,7 @@ def stored_id(value: Any, where: str) -> SampleId:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool) or not isinstance(plain, str | bytes | int):
         what = repr(plain) if isinstance(plain, bool | float) else f"of type {type(plain).__name__}"
-        raise DataError(f"{where}: the id of a sample is {what}; an id is a string or an integer")
+        raise not_an_id(f"{where}: the id of a sample is {what}")
     try:
         id = plain.decode() if isinstance(plain, bytes) else plain
         str(id).encode()

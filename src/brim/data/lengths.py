@@ -230,8 +230,7 @@ class LengthCache:
 
 def _distinct(ids: list[SampleId]) -> Ids:
     column = Ids.of(ids)
-    if twice := column.duplicate():
-        raise DataError(f"id {column[twice[0]]!r} comes twice: entries {twice[0] + 1} and {twice[1] + 1}")
+    column.refuse_duplicate(lambda row: f"entry {row + 1}")
     return column
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
-from brim.data.ids import SampleId
+from brim.data.ids import SampleId, is_id, not_an_id
 from brim.data.lengths import FORMAT, LengthCache, LengthEntry
 
 BLOCK = 10_000
@@ -110,6 +110,6 @@ def _id(path: Path, number: int, row: dict[str, Any]) -> SampleId:
             f"brim lengths build -d {path} -o lengths.jsonl"
         )
     id = row["sample_id"]
-    if not isinstance(id, str | int) or isinstance(id, bool):
-        raise DataError(f"{path}:{number}: sample_id is {id!r}; an id is a string or an integer")
+    if not is_id(id):
+        raise not_an_id(f"{path}:{number}: sample_id is {id!r}")
     return id

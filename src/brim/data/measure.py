@@ -261,9 +261,7 @@ def joined(done: Sequence[Measured], source: Source, tokenizer: Tokenizer, layou
     """
     lengths = np.concatenate([part.lengths for part in done])
     ids = join_ids([part.ids for part in done], len(lengths))
-    if twice := ids.duplicate():
-        first, second = (source.where(row) for row in twice)
-        raise DataError(f"{second}: id {ids[twice[0]]!r} is taken already, by {first}; ids must be unique")
+    ids.refuse_duplicate(source.where)
     groups, names = _join_groups(done)
     digest = source.fingerprint
     meta: dict[str, Any] = {

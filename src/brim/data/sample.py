@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.core.errors import DataError
-from brim.data.ids import SampleId
+from brim.data.ids import SampleId, not_an_id
 
 Scalar = str | int | float | bool | None
 
@@ -49,7 +49,7 @@ class Sample:
             DataError: Lengths differ, a mask holds something else than 0 and 1, segments go back, or a value is no integer.
         """
         if type(id) not in (str, int):
-            raise DataError(f"sample id {id!r} is a {type(id).__name__}; an id is a string or an integer")
+            raise not_an_id(f"sample id {id!r} is a {type(id).__name__}")
         tokens = _column(id, "input_ids", input_ids, np.int32)
         mask = _column(id, "loss_mask", loss_mask, np.uint8, len(tokens))
         if mask.size and mask.max() > 1:

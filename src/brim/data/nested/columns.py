@@ -87,8 +87,7 @@ class FlatBuffer:
         if not self.ids:
             raise DataError("there are no samples to write")
         ids = Ids.of(self.ids)
-        if twice := ids.duplicate():
-            raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+        ids.refuse_duplicate("sample {}".format)
         return ids.to_columns()
 
     def _code(self, structure: Structure) -> int:

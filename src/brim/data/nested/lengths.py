@@ -78,8 +78,7 @@ def structure_table(
         DataError: An id comes twice, or a sample is longer than a length can be.
     """
     ids = ids or Ids.rows(len(kinds))
-    if twice := ids.duplicate():
-        raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+    ids.refuse_duplicate("sample {}".format)
     order = sorted(range(len(structures)), key=lambda kind: (natural(structures[kind].name), structures[kind].text))
     names = _distinct_names([structures[kind] for kind in order])
     axes = [shared_axes(structures[kind], lengths[kind]) for kind in order]

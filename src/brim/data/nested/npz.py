@@ -58,8 +58,7 @@ def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples
             with atomic_file(beside / f"shard-{shard:05}.npz") as file:
                 _write(file, buffer)
             ids += buffer.ids
-        if twice := Ids.of(ids).duplicate():
-            raise DataError(f"id {ids[twice[0]]!r} comes twice: samples {twice[0]} and {twice[1]}")
+        Ids.of(ids).refuse_duplicate("sample {}".format)
 
 
 class NpzSource(NestedSource):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brim.core.errors import DataError, did_you_mean, unreadable
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
-from brim.data.ids import Ids
+from brim.data.ids import Ids, not_an_id
 from brim.data.lengths import LengthCache
 from brim.data.nested.arrow import StructColumn
 from brim.data.nested.columns import Tally
@@ -169,10 +169,10 @@ class NestedParquetSource(NestedSource):
                 column = column.dictionary_decode()
             where = f"{self._files[file]}: row {self._first_in_file(number)}"
             if not (arrow.types.is_integer(column.type) or arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
-                raise DataError(f"{where}: the column {field!r} is of type {column.type}; an id is a string or an integer")
+                raise not_an_id(f"{where}: the column {field!r} is of type {column.type}")
             if column.null_count:
                 row = self._first_in_file(number) + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-                raise DataError(f"{self._files[file]}: row {row}: the id {field!r} is null; an id is a string or an integer")
+                raise not_an_id(f"{self._files[file]}: row {row}: the id {field!r} is null")
             parts.append(column.to_numpy() if arrow.types.is_integer(column.type) else column.to_pylist())
         if all(isinstance(part, np.ndarray) and part.dtype != np.uint64 for part in parts):
             return Ids.integers(np.concatenate(parts).astype(np.int64))

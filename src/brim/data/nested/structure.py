@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DataError
 from brim.core.fingerprint import digest_bytes
-from brim.data.ids import SampleId
+from brim.data.ids import SampleId, not_an_id
 
 ID = "id"
 """The key, at the top, under which a sample says what it is called."""
@@ -157,7 +157,7 @@ def sample_id(sample: Mapping[str, Any], default: SampleId) -> SampleId:
     if isinstance(id, np.ndarray) and id.ndim == 0:
         id = id.item()
     if isinstance(id, bool) or not isinstance(id, str | int | np.integer):
-        raise DataError(f"the id of a sample is {id!r}; an id is a string or an integer")
+        raise not_an_id(f"the id of a sample is {id!r}")
     try:
         return str(id.encode(), "utf-8") if isinstance(id, str) else int(id)
     except UnicodeEncodeError:

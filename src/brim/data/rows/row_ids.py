@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError
-from brim.data.ids import Ids, SampleId
+from brim.data.ids import Ids, SampleId, is_id, not_an_id
 from brim.data.rows.format import ID_FIELDS, Layout, Row, kind_of, missing
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -32,8 +32,8 @@ def row_id(row: Row, layout: Layout, number: int) -> SampleId:
     id = row.get(field)
     if id is None:
         raise DataError(missing(row, field, "id"))
-    if isinstance(id, bool) or not isinstance(id, str | int):
-        raise DataError(f'"{field}" is {kind_of(id)} ({id!r:.40}); an id is a string or an integer')
+    if not is_id(id):
+        raise not_an_id(f'"{field}" is {kind_of(id)} ({id!r:.40})')
     if isinstance(id, int) and not SMALLEST <= id <= LARGEST:
         raise DataError(f'"{field}" is {id}, which does not fit in 64 bits; write it as a string')
     return id

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brim.core.arrays import begins, ends
 from brim.core.errors import DataError
 from brim.core.options import LONGEST
-from brim.data.ids import SampleId
+from brim.data.ids import SampleId, not_an_id
 from brim.envs.episode import EpisodeStatus
 from brim.stream.sample import FIELDS, SampleSource, StreamSample
 
@@ -261,7 +261,7 @@ def check_columns(ids: Column, tokens: Column, lengths: Column, learned: Column,
             raise DataError(f"{name} has shape {column.shape} for {len(ids)} samples")
     for row, id in enumerate(ids.tolist()):
         if type(id) not in (str, int):
-            raise DataError(f"sample_ids of row {row} is {id!r}; it must be a string or an integer")
+            raise not_an_id(f"sample_ids of row {row} is {id!r}")
     _check_range("lengths", lengths, 0, LONGEST)
     total = int(lengths.sum(dtype=np.int64))
     if not tokens.shape == learned.shape == (total,):

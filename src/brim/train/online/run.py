@@ -20,6 +20,7 @@ from brim.batch.torch import PlanLoader, TensorBatch
 from brim.core.errors import BrimError, DataError, LengthError, OptionError
 from brim.core.options import LONGEST
 from brim.core.progress import silent
+from brim.data.ids import comes_twice
 from brim.data.rows.encode import identity
 from brim.data.rows.format import RowFormat
 from brim.data.rows.open import open_source
@@ -176,7 +177,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
         with bar("reading") as progress:
             for done, sample in enumerate(stream, 1):
                 if sample.sample_id in self.buffer:
-                    raise DataError(f"the id {sample.sample_id!r} comes twice in {self.config.data}; ids must differ")
+                    raise comes_twice(sample.sample_id, f" in {self.config.data}")
                 if self.buffer.is_full:
                     raise OptionError(
                         f"{self.config.data} has {total} samples, the replay buffer holds {self.config.buffer_size}; raise "
