@@ -1,7 +1,7 @@
 """`Batch`: what one rank puts through one forward pass, as arrays.
 
-A batch carries the `MicrobatchSpec` it was made from, and reads from it which samples it holds and where it stands in the
-run. Its shape is that of its arrays: a batch laid out flat has other rows than its spec.
+A batch carries the `MicrobatchSpec` it was made from, and reads from it which samples it holds and where it stands in
+the run. Its shape is that of its arrays: a batch laid out flat has other rows than its spec.
 
 Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a token counts is never
 read off its value, so pad = eos is harmless. Positions restart with every segment. The first token of a segment is never a target:

@@ -116,7 +116,7 @@ class MicrobatchSpec:
         *,
         packed: bool = False,
     ) -> "MicrobatchSpec":
-        """Make a microbatch of all samples at hand, without a plan: one whole sample to a row, or all in one row if packed."""
+        """Make a microbatch without a plan: one whole sample to a row, or all of them in one row if packed."""
         count = len(lengths)
         return cls(
             epoch=0,
@@ -184,7 +184,7 @@ class MicrobatchSpec:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
 
     def __reduce__(self) -> Any:
-        """Pickle arrays as bytes, in half the time: every batch from a worker process of a loader brings its spec along."""
+        """Pickle arrays as bytes, in half the time: every batch from a loader's worker process brings its spec."""
         state = vars(self)
         return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
 

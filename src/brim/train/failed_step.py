@@ -83,7 +83,7 @@ def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
 
 
 def _stored_spec(facts: dict[str, Any], tensors: "dict[str, Tensor]") -> MicrobatchSpec:
-    """Make the spec of a saved microbatch. Which rows of the data its samples were is not saved: they are rows 0, 1, 2, ..."""
+    """Make the spec of a saved microbatch. Row numbers are not saved, so its samples count as rows 0, 1, 2, ..."""
     lengths = np.diff(tensors["cu_seqlens"].numpy())
     spec = MicrobatchSpec.unplanned(facts["ids"], lengths, tensors["input_ids"].shape[1], packed=facts["packed"])
     return replace(

@@ -83,7 +83,8 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
         raise DamagedError(f"{path} was written for another directory of batches; {AGAIN}")
     found = (stored.epoch, stored.index, stored.bucket_id, stored.ids)
     if found != (spec.epoch, spec.index, spec.bucket_id, spec.samples):
-        raise DamagedError(f"{path} is batch {stored.index} of epoch {stored.epoch}, under the name of another; {AGAIN}")
+        name = f"batch {stored.index} of epoch {stored.epoch}"
+        raise DamagedError(f"{path} is {name}, under the name of another; {AGAIN}")
     return Batch(**stored.arrays, spec=spec)
 
 
