@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brim.core.arrays import round_up
 from brim.core.errors import LengthError, MismatchError, MissingExtraError, OptionError
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
@@ -217,7 +218,7 @@ def _fitted(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> Any:
 def _tiny(transformers: Any, tokenizer: Tokenizer) -> Any:
     """Make a Llama of under a million weights, embeddings not counted."""
     shape = transformers.LlamaConfig(
-        vocab_size=-(-tokenizer.vocab_size // 64) * 64,
+        vocab_size=round_up(tokenizer.vocab_size, 64),
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=4,
@@ -310,7 +311,7 @@ def _widest(plan: BatchPlan, longest: int) -> int:
         return longest
     if config.pad_policy is PadPolicy.PAD_TO_BUCKET and plan.buckets is not None:
         longest = min(width for width in plan.buckets.widths if width >= longest)
-    return -(-longest // config.pad_to_multiple) * config.pad_to_multiple
+    return round_up(longest, config.pad_to_multiple)
 
 
 def check_vocabulary(tokens: Any, model: Any, name: str) -> None:

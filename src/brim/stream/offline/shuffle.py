@@ -11,6 +11,7 @@ Every window can be computed without those before it, so resuming in the middle 
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import ceil_div
 from brim.core.rng import permutation
 
 RUNS = 16
@@ -32,7 +33,7 @@ class ShuffledRows:
         self.seed = seed
         self.epoch = epoch
         self._run = max(1, window // RUNS)
-        self._order = permutation(-(-rows // self._run), seed=seed, purpose="stream/runs", epoch=epoch)
+        self._order = permutation(ceil_div(rows, self._run), seed=seed, purpose="stream/runs", epoch=epoch)
         # The last run of the data set may be short. After its place in the shuffled order, every position is smaller by
         # the missing rows than it would be if all runs had the same size.
         self._missing = len(self._order) * self._run - rows
@@ -41,7 +42,7 @@ class ShuffledRows:
 
     @property
     def windows(self) -> int:
-        return -(-self.rows // self.window)
+        return ceil_div(self.rows, self.window)
 
     def in_window(self, number: int) -> NDArray[np.int64]:
         """The rows of a window, in shuffled order."""

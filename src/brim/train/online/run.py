@@ -17,6 +17,7 @@ from typing import Any
 
 from brim.batch.token_source import check_belongs
 from brim.batch.torch import PlanLoader, TensorBatch
+from brim.core.arrays import ceil_div
 from brim.core.errors import BrimError, DataError, LengthError, OptionError
 from brim.core.options import LONGEST
 from brim.core.progress import silent
@@ -150,7 +151,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
     @property
     def window_steps(self) -> int:
         """Upper limit of the steps of a window."""
-        return self.config.passes * -(-self.config.window_microbatches // self.step_size)
+        return self.config.passes * ceil_div(self.config.window_microbatches, self.step_size)
 
     def _check_staleness(self) -> None:
         most = self.config.max_staleness
