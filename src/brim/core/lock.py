@@ -1,4 +1,4 @@
-"""One lock for each target that is written.
+"""One lock for each target that is written, and for each directory that is worked in.
 
 The lock belongs to an open file (flock), so a killed process never leaves one behind.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from brim.core.errors import BrimError
 from brim.core.temporary import dotted, unwritable
@@ -42,6 +43,26 @@ def locked(target: str | os.PathLike[str], *, wait: float = 0.0, name: str | os.
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)  # for forked children too, which share the handle
         os.close(handle)
+
+
+def hold_file(path: Path, *, busy: str) -> IO[bytes]:
+    """Lock a file until it is closed or the process ends, without waiting. The file is made if need be, and stays.
+
+    On a file system without locks, nothing keeps two processes apart.
+
+    Raises:
+        OSError: The file cannot be written.
+        BrimError: Another one holds the lock; `busy` is the message.
+    """
+    file = open(path, "wb")  # noqa: SIM115  it is the caller's to close
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise BrimError(busy) from None
+    except OSError:
+        pass
+    return file
 
 
 def _take_lock(path: Path, shown: str | os.PathLike[str], wait: float) -> tuple[int, bool]:

@@ -6,14 +6,14 @@
 Nothing here imports torch, so a trainer on any framework can stand on it.
 """
 
-import fcntl
 import json
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from brim.core.atomic import atomic_file
-from brim.core.errors import BrimError, OptionError
+from brim.core.errors import OptionError
+from brim.core.lock import hold_file
 from brim.train.checkpoint import checkpoints
 
 RUN, RUN_FORMAT, LOCK = "run.json", "brim.run/1", ".lock"
@@ -28,18 +28,10 @@ def hold_output(output: Path) -> IO[bytes]:
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        file = open(output / LOCK, "wb")  # noqa: SIM115  held by the run
+        return hold_file(output / LOCK, busy=f"another process is training in {output}; wait for it to end, or choose another --output")
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise OptionError(f"cannot write {output}: {reason or error}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise BrimError(f"another process is training in {output}; wait for it to end, or choose another --output") from None
-    except OSError:
-        pass  # a file system without locks
-    return file
 
 
 def begin_output(output: Path, config: dict[str, Any]) -> None:
