@@ -18,12 +18,18 @@ HIDING = Path(__file__).parent / "tests" / "support" / "as_if_missing"
 QUICK_EXAMPLES = 10
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests share the cores, so torch takes one
-settings.register_profile("brim", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False)
+settings.register_profile(
+    "brim", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False
+)
 settings.load_profile("brim")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--quick", action="store_true", help="leave out tests that need torch, JAX, a server or a browser, and slow ones")
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="leave out tests that need torch, JAX, a server or a browser, and slow ones",
+    )
 
 
 def pytest_configure(config):
@@ -40,7 +46,9 @@ def pytest_ignore_collect(collection_path, config):
     """Leave out modules of brim without examples and, in the quick tier, files that import torch."""
     if collection_path.suffix != ".py":
         return None
-    if not collection_path.name.startswith("test_") and ("tests" in collection_path.parts or not _has_examples(collection_path)):
+    if not collection_path.name.startswith("test_") and (
+        "tests" in collection_path.parts or not _has_examples(collection_path)
+    ):
         return True
     return True if config.option.quick and tiers.marks_of_import(collection_path) else None
 
@@ -87,5 +95,7 @@ def _doctests_print_arrays_in_one_way(request):
     if not isinstance(request.node, pytest.DoctestItem):
         yield
         return
-    with np.printoptions(precision=8, threshold=1000, edgeitems=3, linewidth=75, suppress=False, sign="-", floatmode="maxprec"):
+    with np.printoptions(
+        precision=8, threshold=1000, edgeitems=3, linewidth=75, suppress=False, sign="-", floatmode="maxprec"
+    ):
         yield

@@ -1,8 +1,8 @@
 """Collation: from samples of uneven length to the arrays of a batch.
 
-Lognormal lengths, batches of about 25,000 tokens as a plan of brim's gives them, everything learned. brim reads a mapped token store.
-The others get the same samples in the form they take: lists of integers, as a data set of Hugging Face gives them, or NumPy slices of the
-same store. They do not all make the same things, and `makes` says what:
+Lognormal lengths, batches of about 25,000 tokens as a plan of brim's gives them, everything learned. brim reads a
+mapped token store. The others get the same samples in the form they take: lists of integers, as a data set of Hugging
+Face gives them, or NumPy slices of the same store. They do not all make the same things, and `makes` says what:
 
     t tokens    a attention mask    l labels    p positions    s segment ids    m loss mask    c cu_seqlens
 
@@ -96,7 +96,14 @@ def one_batch(report: Report, kind: str, microbatch: MicrobatchSpec, store: Toke
         row.seconds, row.cpu = row.seconds / repeat, row.cpu / repeat
     finish(rows, microbatch.token_count, copied=29 * microbatch.padded_token_count)
     samples = f"{microbatch.batch_size:,} of up to {microbatch.max_len} tokens, {microbatch.token_count:,} together"
-    report.table(f"One batch of {kind} samples: {samples}", rows, COLUMNS, subject="batch", kind=kind, tokens=microbatch.token_count)
+    report.table(
+        f"One batch of {kind} samples: {samples}",
+        rows,
+        COLUMNS,
+        subject="batch",
+        kind=kind,
+        tokens=microbatch.token_count,
+    )
 
 
 def repeats_of(make: Callable[[Any], Any], microbatch: MicrobatchSpec) -> int:
@@ -106,7 +113,10 @@ def repeats_of(make: Callable[[Any], Any], microbatch: MicrobatchSpec) -> int:
 
 
 def memcpy(size: int) -> Callable[[Any], None]:
-    """Copies so many bytes: as many as brim makes for each slot of a batch, times its slots. They stay in the cache, as batches do."""
+    """Copies so many bytes: as many as brim makes for each slot of a batch, times its slots.
+
+    They stay in the cache, as batches do.
+    """
     source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
     return lambda _: np.copyto(target, source)
 
@@ -128,7 +138,9 @@ def all_ways(report: Report, microbatch: MicrobatchSpec | None, store: TokenStor
     yield Way("brim collate, flat int64", "tlpsmc", lambda m: collate(m, store, dtype=np.int64, flat=True), flat=True)
     if microbatch is not None:
         packed, some = as_packed(microbatch, store)
-        yield Way("brim collate, packed rows int64", "tlpsmc", lambda _: collate(packed, some, dtype=np.int64), flat=True)
+        yield Way(
+            "brim collate, packed rows int64", "tlpsmc", lambda _: collate(packed, some, dtype=np.int64), flat=True
+        )
     tokens, starts, lengths = store.tokens, store.starts, store.lengths
 
     def slices(m: MicrobatchSpec) -> list[Any]:
@@ -140,10 +152,14 @@ def all_ways(report: Report, microbatch: MicrobatchSpec | None, store: TokenStor
     lists = {row: store.sample(row).tokens.tolist() for row in rows}
 
     def usual(m: MicrobatchSpec) -> Any:
-        return pad_sequence([torch.tensor(lists[row]) for row in m.indices.tolist()], batch_first=True, padding_value=PAD)
+        return pad_sequence(
+            [torch.tensor(lists[row]) for row in m.indices.tolist()], batch_first=True, padding_value=PAD
+        )
 
     def sliced(m: MicrobatchSpec) -> Any:
-        return pad_sequence([torch.from_numpy(row.astype(np.int64)) for row in slices(m)], batch_first=True, padding_value=PAD)
+        return pad_sequence(
+            [torch.from_numpy(row.astype(np.int64)) for row in slices(m)], batch_first=True, padding_value=PAD
+        )
 
     yield Way("lists, torch.tensor, pad_sequence", "t", usual)
     yield Way("NumPy slices, pad_sequence", "t", sliced)
@@ -154,13 +170,17 @@ def hugging_face(report: Report, lists: Lists) -> Iterator[Way]:
     module = report.peer("transformers", "transformers")
     if module is None:
         return
-    tokenizer = module.PreTrainedTokenizerFast(tokenizer_object=gpt2_backend(), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT)
+    tokenizer = module.PreTrainedTokenizerFast(
+        tokenizer_object=gpt2_backend(), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
+    )
     assert tokenizer.pad_token_id == PAD
     padded = module.DataCollatorForLanguageModeling(tokenizer, mlm=False)
     flat = module.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
     rows = {row: {"input_ids": tokens} for row, tokens in lists.items()}
     yield Way("HF DataCollatorForLanguageModeling", "tal", lambda m: padded([rows[row] for row in m.indices.tolist()]))
-    yield Way("HF DataCollatorWithFlattening", "tlpsc", lambda m: flat([rows[row] for row in m.indices.tolist()]), flat=True)
+    yield Way(
+        "HF DataCollatorWithFlattening", "tlpsc", lambda m: flat([rows[row] for row in m.indices.tolist()]), flat=True
+    )
 
 
 def as_packed(microbatch: MicrobatchSpec, store: TokenStore) -> tuple[MicrobatchSpec, TokenStore]:
@@ -176,7 +196,9 @@ def rows_of(microbatch: MicrobatchSpec, store: TokenStore) -> list[NDArray[Any]]
 
 
 def check(way: Way, made: Any, wanted: list[NDArray[Any]]) -> float:
-    """Whether the tokens (and labels) are those of the samples and the rest is padding; returns the megabytes of what was made."""
+    """Whether the tokens (and labels) are those of the samples and the rest is padding; returns the megabytes of what
+    was made.
+    """
     arrays = arrays_of(made)
     tokens = arrays["tokens"]
     total = sum(map(len, wanted))
@@ -193,7 +215,8 @@ def check(way: Way, made: Any, wanted: list[NDArray[Any]]) -> float:
     if "labels" in arrays:
         learned = arrays["labels"] != -100
         assert np.array_equal(arrays["labels"][learned], tokens[learned])
-        assert np.count_nonzero(learned) in (total, total - len(wanted))  # the first token of a sequence is nobody's target
+        # The first token of a sequence is nobody's target.
+        assert np.count_nonzero(learned) in (total, total - len(wanted))
     return sum(array.nbytes for array in arrays.values()) / 1e6
 
 
@@ -206,7 +229,9 @@ def arrays_of(made: Any) -> dict[str, NDArray[Any]]:
     if isinstance(made, torch.Tensor):
         return {"tokens": made.numpy()}
     items: Iterable[tuple[str, Any]] = made.items() if hasattr(made, "items") else vars(made).items()
-    kept = ((NAMES.get(name, name), value.numpy() if isinstance(value, torch.Tensor) else value) for name, value in items)
+    kept = (
+        (NAMES.get(name, name), value.numpy() if isinstance(value, torch.Tensor) else value) for name, value in items
+    )
     return {name: value for name, value in kept if isinstance(value, np.ndarray)}
 
 
@@ -218,7 +243,10 @@ def whole_epoch(report: Report, plan: BatchPlan, store: TokenStore) -> None:
     def contender(way: Way, batches: Callable[[], Iterable[Any]]) -> Contender:
         def judge(_: Any) -> dict[str, Any]:
             made = zip(batches(), planned, strict=True)
-            return {"makes": way.makes, "MB": sum(check(way, one, rows_of(microbatch, store)) for one, microbatch in made)}
+            return {
+                "makes": way.makes,
+                "MB": sum(check(way, one, rows_of(microbatch, store)) for one, microbatch in made),
+            }
 
         return Contender(way.name, lambda: deque(batches(), 0), judge)
 

@@ -1,8 +1,9 @@
 """From the command line to the first optimizer step: `brim train sft` of this tree beside an older checkout of brim.
 
-Every run is a fresh process on the same rows with a new output directory: it imports, measures, tokenises, plans, loads the built-in
-model and takes one step. The clock starts with the process and stops when the line of that step arrives on stderr; CPU seconds are
-those of the process and of the workers it has waited for by then. The two take turns, so that a busy moment hits both; medians count.
+Every run is a fresh process on the same rows with a new output directory: it imports, measures, tokenises, plans, loads
+the built-in model and takes one step. The clock starts with the process and stops when the line of that step arrives on
+stderr; CPU seconds are those of the process and of the workers it has waited for by then. The two take turns, so that a
+busy moment hits both; medians count.
 
     .venv/bin/python benchmarks/first_step.py --old PATH_OF_AN_OLDER_CHECKOUT
 

@@ -1,9 +1,10 @@
 """Playing on puzzle servers: `GymEpisodeStream` beside what the servers themselves can do.
 
-The limit is measured by a bare client: it knows beforehand what will be asked in every episode, sends all of it in one piece, and reads
-until the last answer without looking at anything. It asks exactly what the stream asks (start, hints, moves, and the marks that end a
-reply), over as many connections. The stream has to read an answer before it knows the next question, parses every position, lists the
-actions that are open in it, and makes samples. Both share the machine with the servers, each of which plays on one core.
+The limit is measured by a bare client: it knows beforehand what will be asked in every episode, sends all of it in one
+piece, and reads until the last answer without looking at anything. It asks exactly what the stream asks (start, hints,
+moves, and the marks that end a reply), over as many connections. The stream has to read an answer before it knows the
+next question, parses every position, lists the actions that are open in it, and makes samples. Both share the machine
+with the servers, each of which plays on one core.
 """
 
 import argparse
@@ -55,7 +56,8 @@ def measure(report: Report, servers: int, lanes: int, episodes: int) -> None:
         row.columns["steps/s"] = servers * steps / row.seconds
         row.columns["of the limit %"] = 100 * rows[0].seconds / row.seconds
     title = (
-        f"{episodes} episodes on each of {servers} server{'s' * (servers > 1)}, {lanes} lanes each, {len(os.sched_getaffinity(0))} cores"
+        f"{episodes} episodes on each of {servers} server{'s' * (servers > 1)}, {lanes} lanes each, "
+        f"{len(os.sched_getaffinity(0))} cores"
     )
     columns = {"episodes/s": ",.0f", "steps/s": ",.0f", "of the limit %": ".0f"}
     report.table(title, rows, columns, servers=servers, lanes=lanes, episodes=episodes, steps=steps)
@@ -81,7 +83,9 @@ def play(ports: Sequence[int], lanes: int, episodes: int) -> list[list[GymEpisod
     """The same episodes on every server, at once."""
 
     async def one(port: int) -> list[GymEpisode]:
-        config = GymConfig(host="127.0.0.1", port=port, transport="tcp", games=GAMES, difficulty_range=(0.0, 0.4), lanes=lanes)
+        config = GymConfig(
+            host="127.0.0.1", port=port, transport="tcp", games=GAMES, difficulty_range=(0.0, 0.4), lanes=lanes
+        )
         async with GymEpisodeStream(config, ByteTokenizer(), episodes=episodes) as stream:
             found = [episode async for episode in stream.episodes()]
         sampler = EpisodeSampler(Prompts(ByteTokenizer()))
@@ -98,7 +102,13 @@ def play(ports: Sequence[int], lanes: int, episodes: int) -> list[list[GymEpisod
 def script(episode: GymEpisode, *, first: bool) -> bytes:
     """What the stream sends for it."""
     spec = episode.spec
-    lines = [*(() if first else ("menu",)), f"{spec.game} {spec.difficulty} {spec.seed}", "mode json", "show", "mode k0"]
+    lines = [
+        *(() if first else ("menu",)),
+        f"{spec.game} {spec.difficulty} {spec.seed}",
+        "mode json",
+        "show",
+        "mode k0",
+    ]
     for step in episode.steps:
         lines += ["hint", "mode k1", step.action, "mode k2"]
     return "".join(f"{line}\n" for line in lines).encode()

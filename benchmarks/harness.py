@@ -1,8 +1,8 @@
 """What the benchmarks share: data, a race between contenders, tables and result files.
 
-A race runs its contenders in turn, round after round, so that a busy moment of the machine hits all of them; the best round counts.
-Inputs are prepared before the clock starts, in the form each contender likes best, and are out of the garbage collector's way.
-Results are judged after the clock has stopped. Nothing here knows brim or any peer.
+A race runs its contenders in turn, round after round, so that a busy moment of the machine hits all of them; the best
+round counts. Inputs are prepared before the clock starts, in the form each contender likes best, and are out of the
+garbage collector's way. Results are judged after the clock has stopped. Nothing here knows brim or any peer.
 """
 
 import gc
@@ -26,7 +26,19 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench-results"
 STAMP = ROOT / ".venv-bench" / "brim-bench.json"
 PACKAGES = (
-    *("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "tokenizers", "torch", "pyarrow"),
+    *(
+        "brim",
+        "numpy",
+        "seqpacker",
+        "lightbinpack",
+        "trl",
+        "chuk-lazarus",
+        "transformers",
+        "lhotse",
+        "tokenizers",
+        "torch",
+        "pyarrow",
+    ),
     *("accelerate", "datasets", "torchdata", "cpprb", "torchrl", "chuk-puzzles-gym"),
 )
 
@@ -47,7 +59,10 @@ def chat_mix(n: int, *, longest: int = 8192) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time. `judge` turns what `run` gave into columns; `prepare` is called before every run, off the clock."""
+    """Something to time.
+
+    `judge` turns what `run` gave into columns; `prepare` is called before every run, off the clock.
+    """
 
     name: str
     run: Callable[[], Any]
@@ -66,11 +81,20 @@ class Row:
     columns: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "seconds": self.seconds, "cpu_seconds": self.cpu, "rounds": self.rounds, **self.columns}
+        return {
+            "name": self.name,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu,
+            "rounds": self.rounds,
+            **self.columns,
+        }
 
 
 def race(contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 20.0) -> list[Row]:
-    """Time the contenders in turn. One that has used up `patience` seconds sits out the remaining rounds; each runs at least once."""
+    """Time the contenders in turn.
+
+    One that has used up `patience` seconds sits out the remaining rounds; each runs at least once.
+    """
     rows = [Row(contender.name) for contender in contenders]
     spent = [0.0] * len(rows)
     gc.collect()
@@ -104,7 +128,10 @@ def _cpu() -> float:
 
 
 def peak_memory() -> float:
-    """In MB of a million bytes. Not `ru_maxrss`, in which a child that was started by vfork finds the peak of its parent."""
+    """In MB of a million bytes.
+
+    Not `ru_maxrss`, in which a child that was started by vfork finds the peak of its parent.
+    """
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
@@ -142,22 +169,35 @@ class Report:
         rows = list(rows)
         self.tables.append({"title": title, **facts, "rows": [row.to_dict() for row in rows]})
         head = ["", "seconds", "CPU s", "rounds", *columns]
-        cells = [[row.name, number(row.seconds), number(row.cpu), str(row.rounds), *_cells(row, columns)] for row in rows]
+        cells = [
+            [row.name, number(row.seconds), number(row.cpu), str(row.rounds), *_cells(row, columns)] for row in rows
+        ]
         print_table(title, head, cells)
 
     def close(self) -> Path:
         for package, reason in self.not_available.items():
             print(f"not available: {package}: {reason}")
-        machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "load_at_start": self.load[0]}
+        machine = {
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "load_at_start": self.load[0],
+        }
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"
-        content = {"benchmark": self.name, "machine": machine, "versions": _versions(), "not_available": self.not_available}
+        content = {
+            "benchmark": self.name,
+            "machine": machine,
+            "versions": _versions(),
+            "not_available": self.not_available,
+        }
         path.write_text(json.dumps({**content, "tables": self.tables}, indent=2) + "\n")
         return path
 
 
 def _cells(row: Row, columns: Mapping[str, str]) -> list[str]:
-    return [format(row.columns[name], spec) if row.columns.get(name) is not None else "-" for name, spec in columns.items()]
+    return [
+        format(row.columns[name], spec) if row.columns.get(name) is not None else "-" for name, spec in columns.items()
+    ]
 
 
 def number(value: float) -> str:

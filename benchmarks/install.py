@@ -1,7 +1,7 @@
 """Make `.venv-bench`: brim and its peers in an environment of their own. Needs nothing but Python.
 
-Run again, it sees from a stamp that nothing changed and returns at once. A peer that cannot be installed is no error: it is named, with
-the reason, and the benchmarks list it as not available.
+Run again, it sees from a stamp that nothing changed and returns at once. A peer that cannot be installed is no error:
+it is named, with the reason, and the benchmarks list it as not available.
 """
 
 import hashlib
@@ -72,14 +72,25 @@ def install() -> dict[str, str]:
 def install_seqpacker(requirement: str) -> str:
     """The binary of the wheel for CPython 3.8 under the name of a stable-ABI module.
 
-    Its sources need crates.io. The module uses only what later versions of CPython still export, so they load it. "" if that worked.
+    Its sources need crates.io. The module uses only what later versions of CPython still export, so they load it. "" if
+    that worked.
     """
     with tempfile.TemporaryDirectory() as folder:
-        options = ("--platform", "manylinux_2_17_x86_64", "--python-version", "3.8", "--only-binary", ":all:", "--ignore-requires-python")
+        options = (
+            "--platform",
+            "manylinux_2_17_x86_64",
+            "--python-version",
+            "3.8",
+            "--only-binary",
+            ":all:",
+            "--ignore-requires-python",
+        )
         if reason := pip("download", "--no-deps", *options, "-d", folder, requirement):
             return reason
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            wheel.extractall(packages := Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()))
+            wheel.extractall(
+                packages := Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
+            )
     module = next((packages / "seqpacker").glob("_core.cpython-38-*.so"))
     shutil.copyfile(module, module.with_name("_core.abi3.so"))
     if run("-c", "import seqpacker; seqpacker.Packer(capacity=8).pack([5, 3])").returncode:
@@ -102,7 +113,11 @@ def pip(*arguments: str) -> str:
     done = run("-m", "pip", "--disable-pip-version-check", *arguments)
     if done.returncode == 0:
         return ""
-    errors = [line.strip() for line in done.stderr.splitlines() if line.lower().startswith("error") or "error:" in line.lower()]
+    errors = [
+        line.strip()
+        for line in done.stderr.splitlines()
+        if line.lower().startswith("error") or "error:" in line.lower()
+    ]
     return (errors or [f"pip ended with status {done.returncode}"])[0]
 
 

@@ -1,12 +1,12 @@
 """Length caches: loading one, and building one with the GPT-2 tokenizer, beside chuk-lazarus and bare `tokenizers`.
 
-Loading: every contender opens a file of its own form with the same string ids. brim's columnar form is mapped and its checksums are
-verified. chuk-lazarus needs minutes for a million rows, so without --full it is measured on fewer. It is kept on one core, on which it
-is faster than on two.
+Loading: every contender opens a file of its own form with the same string ids. brim's columnar form is mapped and its
+checksums are verified. chuk-lazarus needs minutes for a million rows, so without --full it is measured on fewer. It is
+kept on one core, on which it is faster than on two.
 
-Building: the same texts for all. Bare `tokenizers` has them in memory and its tokenizer loaded and warm, and keeps nothing; brim
-starts from the JSONL file, loads the tokenizer, starts its processes, and ends with a cache on disk. All may use every core, except
-chuk-lazarus, which has no way to.
+Building: the same texts for all. Bare `tokenizers` has them in memory and its tokenizer loaded and warm, and keeps
+nothing; brim starts from the JSONL file, loads the tokenizer, starts its processes, and ends with a cache on disk. All
+may use every core, except chuk-lazarus, which has no way to.
 """
 
 import argparse
@@ -43,7 +43,9 @@ def main() -> None:
         for n in options.sizes:
             rows = race(list(loaders(report, Path(folder), n, slow=n <= SLOW or options.full)), patience=12)
             add_ratios(rows, "brim columnar")
-            report.table(f"Loading a length cache of {n:,} rows", rows, {"rows": ",", "ratio": ",.1f"}, subject="load", n=n)
+            report.table(
+                f"Loading a length cache of {n:,} rows", rows, {"rows": ",", "ratio": ",.1f"}, subject="load", n=n
+            )
         texts = make_texts(options.megabytes * 1_000_000)
         size = sum(len(text.encode()) for text in texts)
         race(list(builders(report, Path(folder), texts[:200])), rounds=1)  # warm-up
@@ -52,7 +54,14 @@ def main() -> None:
             row.columns["MB/s"] = size / 1e6 / row.seconds
         add_ratios(rows, "brim build_lengths")
         title = f"Measuring {size / 1e6:.1f} MB of text in {len(texts):,} rows with GPT-2's tokenizer, {WORKERS} cores"
-        report.table(title, rows, {"tokens": ",", "MB/s": ".2f", "ratio": ".2f"}, subject="build", rows_of_text=len(texts), bytes=size)
+        report.table(
+            title,
+            rows,
+            {"tokens": ",", "MB/s": ".2f", "ratio": ".2f"},
+            subject="build",
+            rows_of_text=len(texts),
+            bytes=size,
+        )
     print(f"written: {report.close()}")
 
 
@@ -62,7 +71,9 @@ def loaders(report: Report, folder: Path, n: int, *, slow: bool) -> Iterator[Con
     with open(foreign, "w") as file:  # as chuk-lazarus writes it
         file.write(json.dumps({"tokenizer_hash": "bench", "version": 1}) + "\n")
         for row, length in enumerate(lengths):
-            file.write(json.dumps({"sample_id": f"sample_{row:07d}", "tokenizer_hash": "bench", "length": length}) + "\n")
+            file.write(
+                json.dumps({"sample_id": f"sample_{row:07d}", "tokenizer_hash": "bench", "length": length}) + "\n"
+            )
     cache = LengthCache.load(foreign)
     columnar, jsonl = folder / "lengths.brim", folder / "lengths.jsonl"
     cache.save(columnar)
@@ -81,7 +92,9 @@ def loaders(report: Report, folder: Path, n: int, *, slow: bool) -> Iterator[Con
 
 
 def on_one_core(work: Coroutine[Any, Any, Any]) -> Any:
-    """chuk-lazarus hands every line from one thread to another, which takes more than twice as long when they are on different cores."""
+    """chuk-lazarus hands every line from one thread to another, which takes more than twice as long when they are on
+    different cores.
+    """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -91,10 +104,16 @@ def on_one_core(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def make_texts(size: int) -> list[str]:
-    """Texts of words from GPT-2's vocabulary, frequent ones often, with some compounds, numbers and punctuation; lognormal lengths."""
+    """Texts of words from GPT-2's vocabulary, frequent ones often, with some compounds, numbers and punctuation;
+    lognormal lengths.
+    """
     rng = np.random.default_rng(2)
     ids = sorted(gpt2_backend().get_vocab().items(), key=lambda pair: pair[1])
-    words = [token[1:] for token, _ in ids if token[0] == "Ġ" and token[1:].isascii() and token[1:].isalpha() and len(token) > 2]
+    words = [
+        token[1:]
+        for token, _ in ids
+        if token[0] == "Ġ" and token[1:].isascii() and token[1:].isalpha() and len(token) > 2
+    ]
     texts: list[str] = []
     while size > 0:
         count = int(np.clip(rng.lognormal(np.log(220), 1.0), 5, 1500))
@@ -134,7 +153,9 @@ def builders(report: Report, folder: Path, texts: list[str]) -> Iterator[Contend
     yield Contender("brim build_lengths", brim_built, lambda cache: total(cache.lengths), forget)
     for name in ("encode_batch", "encode_batch_fast"):
         encode = getattr(backend, name)
-        yield Contender(f"bare tokenizers, {name}", lambda encode=encode: [len(e) for b in blocks for e in encode(b)], total)
+        yield Contender(
+            f"bare tokenizers, {name}", lambda encode=encode: [len(e) for b in blocks for e in encode(b)], total
+        )
     module = report.peer("chuk_lazarus.data.batching", "chuk-lazarus")
     if module is not None:
 
@@ -144,7 +165,11 @@ def builders(report: Report, folder: Path, texts: list[str]) -> Iterator[Contend
                     await cache.add(f"sample_{row:07d}", len(backend.encode(text)))
             return cache
 
-        yield Contender("chuk-lazarus LengthCache", lambda: on_one_core(chuk_built()), lambda cache: total(list(cache.get_all().values())))
+        yield Contender(
+            "chuk-lazarus LengthCache",
+            lambda: on_one_core(chuk_built()),
+            lambda cache: total(list(cache.get_all().values())),
+        )
 
 
 if __name__ == "__main__":

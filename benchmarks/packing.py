@@ -1,8 +1,9 @@
 """Packing lengths into rows of fixed capacity: seconds and bins, brim beside its peers.
 
-Everybody plans: lengths go in, and for every bin the indices of its sequences come out. NumPy peers get int64 arrays, lightbinpack gets
-lists (it is faster with them), TRL an Arrow table, chuk-lazarus its own objects. TRL's `bfd` moves tokens as well; it is timed as it is,
-and stopped where it starts to move them. chuk-lazarus always moves tokens, and is quadratic, so it is only run on small sets.
+Everybody plans: lengths go in, and for every bin the indices of its sequences come out. NumPy peers get int64 arrays,
+lightbinpack gets lists (it is faster with them), TRL an Arrow table, chuk-lazarus its own objects. TRL's `bfd` moves
+tokens as well; it is timed as it is, and stopped where it starts to move them. chuk-lazarus always moves tokens, and is
+quadratic, so it is only run on small sets.
 """
 
 import argparse
@@ -33,7 +34,10 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="run TRL on more than a million lengths too (minutes)")
     options = parser.parse_args()
     report = Report("packing")
-    for name, draw, capacity, sizes in (("lognormal", lognormal, CAPACITY, SIZES), ("chat mix", chat_mix, MIX_CAPACITY, MIX_SIZES)):
+    for name, draw, capacity, sizes in (
+        ("lognormal", lognormal, CAPACITY, SIZES),
+        ("chat mix", chat_mix, MIX_CAPACITY, MIX_SIZES),
+    ):
         race(list(contenders(report, draw(2_000), capacity, full=False)), rounds=1)  # warm-up
         for n in options.sizes:
             if n in sizes or sizes is SIZES:
@@ -99,7 +103,11 @@ def seqpacker(report: Report, lengths: Lengths, capacity: int, judge: Judge) -> 
             return judge.flat(order, np.diff(splits, prepend=0, append=len(order)))
 
         yield Contender("seqpacker obfd, pack_flat", lambda: packer.pack_flat(wide), flat)
-        bins = (lambda result: judge.lists(result.bins)) if len(lengths) <= PYTHON else (lambda result: judge.count(result.num_bins))
+        bins = (
+            (lambda result: judge.lists(result.bins))
+            if len(lengths) <= PYTHON
+            else (lambda result: judge.count(result.num_bins))
+        )
         yield Contender("seqpacker obfd, pack", lambda: packer.pack(wide), bins)
 
 
@@ -121,11 +129,15 @@ def trl(report: Report, lengths: Lengths, capacity: int, judge: Judge, *, moving
     np.cumsum(lengths, out=offsets[1:])
     tokens = pa.array(np.zeros(offsets[-1], np.uint16))
     small = offsets[-1] < 2**31
-    column = (pa.ListArray if small else pa.LargeListArray).from_arrays(offsets.astype(np.int32) if small else offsets, tokens)
+    column = (pa.ListArray if small else pa.LargeListArray).from_arrays(
+        offsets.astype(np.int32) if small else offsets, tokens
+    )
     table = pa.table({"input_ids": column})
     yield Contender("TRL bfd, its plan only", planning_only(module, table, capacity), judge.lists)
     if moving:
-        yield Contender("TRL bfd, tokens moved", lambda: module._pack_bfd(table, capacity), lambda packed: judge.count(len(packed)))
+        yield Contender(
+            "TRL bfd, tokens moved", lambda: module._pack_bfd(table, capacity), lambda packed: judge.count(len(packed))
+        )
 
 
 class _Planned(Exception):  # noqa: N818 - the good outcome
@@ -133,7 +145,9 @@ class _Planned(Exception):  # noqa: N818 - the good outcome
 
 
 def planning_only(module: Any, table: Any, capacity: int) -> Callable[[], list[list[int]]]:
-    """TRL's own function, unchanged, without what it does to tokens: it is handed an Arrow that leaves them where they are."""
+    """TRL's own function, unchanged, without what it does to tokens: it is handed an Arrow that leaves them where they
+    are.
+    """
     compute = module.pc
 
     class StillTokens:
@@ -184,7 +198,9 @@ def chuk_lazarus(report: Report, lengths: Lengths, capacity: int, judge: Judge) 
 
     for mode in (module.PackingMode.BEST_FIT, module.PackingMode.GREEDY):
         config = module.PackingConfig(mode=mode, max_length=capacity)
-        yield Contender(f"chuk-lazarus {mode.name}", lambda config=config: module.pack_sequences(sequences, config), bins)
+        yield Contender(
+            f"chuk-lazarus {mode.name}", lambda config=config: module.pack_sequences(sequences, config), bins
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Token-budget plans: seconds, padding and shapes, brim beside its peers; fixed shapes beside the optimum; memory at ten million.
+"""Token-budget plans: seconds, padding and shapes, brim beside its peers; fixed shapes beside the optimum; memory at
+ten million.
 
-One epoch, budget 16384, lognormal lengths, sequences padded as the planner says. brim gets a length table and chuk-lazarus a dict, both
-with string ids; brim is timed from the same dict too. Hugging Face's sampler gets a list, lhotse its text examples. Plans of brim are
-columns: "as objects" also makes every microbatch of them, as chuk-lazarus does.
+One epoch, budget 16384, lognormal lengths, sequences padded as the planner says. brim gets a length table and
+chuk-lazarus a dict, both with string ids; brim is timed from the same dict too. Hugging Face's sampler gets a list,
+lhotse its text examples. Plans of brim are columns: "as objects" also makes every microbatch of them, as chuk-lazarus
+does.
 """
 
 import argparse
@@ -50,7 +52,9 @@ def main() -> None:
     for n in options.sizes:
         rows = race(list(contenders(report, lognormal(n))), rounds=5 if n <= OBJECTS else 3, patience=10)
         add_ratios(rows, BASE)
-        report.table(f"Plans of one epoch: {n:,} lengths (lognormal), budget {BUDGET}", rows, COLUMNS, subject="plan", n=n)
+        report.table(
+            f"Plans of one epoch: {n:,} lengths (lognormal), budget {BUDGET}", rows, COLUMNS, subject="plan", n=n
+        )
     fixed_shapes(report, min(max(options.sizes), 1_000_000))
     memory(report, max(options.sizes))
     print(f"written: {report.close()}")
@@ -63,7 +67,9 @@ def contenders(report: Report, lengths: Lengths) -> Iterator[Contender]:
 
     def build(**options: Any) -> BatchPlan:
         # A new table each time: a table remembers its fingerprint.
-        plan = BatchPlanBuilder(LengthCache(ids, lengths), BatchingConfig(token_budget=BUDGET, **options)).build(num_epochs=1)
+        plan = BatchPlanBuilder(LengthCache(ids, lengths), BatchingConfig(token_budget=BUDGET, **options)).build(
+            num_epochs=1
+        )
         plan.get_epoch(0)  # epochs are built when they are first asked for
         return plan
 
@@ -115,13 +121,17 @@ def chuk_lazarus(report: Report, by_id: dict[str, int]) -> Iterator[Contender]:
     config = module.BatchingConfig.throughput(token_budget=BUDGET, bucket_edges=HAND_EDGES, overflow_max=LONGEST)
 
     def build() -> Any:
-        builder = module.BatchPlanBuilder(lengths=by_id, batching_config=config, dataset_hash="bench", tokenizer_hash="bench")
+        builder = module.BatchPlanBuilder(
+            lengths=by_id, batching_config=config, dataset_hash="bench", tokenizer_hash="bench"
+        )
         return asyncio.run(builder.build(num_epochs=1))
 
     def judged(plan: Any) -> dict[str, Any]:
         microbatches = plan.get_epoch(0).microbatches
         assert sorted(id for microbatch in microbatches for id in microbatch.samples) == sorted(by_id)
-        return judge(Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches), sum(by_id.values()))
+        return judge(
+            Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches), sum(by_id.values())
+        )
 
     yield Contender("chuk-lazarus BatchPlanBuilder", build, judged)
 
@@ -137,7 +147,11 @@ def hugging_face(report: Report, lengths: Lengths) -> Iterator[Contender]:
         batches = (indices[start : start + size] for start in range(0, len(indices), size))
         return judge(Counter((len(batch), max(values[i] for i in batch)) for batch in batches), sum(values))
 
-    yield Contender("HF LengthGroupedSampler, batches of 32", lambda: list(module.LengthGroupedSampler(size, lengths=values)), judged)
+    yield Contender(
+        "HF LengthGroupedSampler, batches of 32",
+        lambda: list(module.LengthGroupedSampler(size, lengths=values)),
+        judged,
+    )
 
 
 class Text:
@@ -181,12 +195,16 @@ def fixed_shapes(report: Report, n: int) -> None:
     for multiple in GRIDS:
         optimum = least_slots(lengths, max(BUCKETS), multiple)
         for buckets in BUCKETS:
-            config = BatchingConfig(token_budget=BUDGET, num_buckets=buckets, pad_policy="pad_to_bucket", pad_to_multiple=multiple)
+            config = BatchingConfig(
+                token_budget=BUDGET, num_buckets=buckets, pad_policy="pad_to_bucket", pad_to_multiple=multiple
+            )
             slots = judge_plan(BatchPlan.build(LengthCache(Ids.rows(n), lengths), config))["slots"]
             best = optimum[buckets - 1]
             columns = {"grid": multiple, "buckets": buckets, "slots": slots, "least slots": best}
             rows.append(Row(f"{buckets} buckets, multiples of {multiple}", columns=columns))
-    report.tables.append({"title": "fixed shapes", "subject": "optimum", "n": n, "rows": [row.to_dict() for row in rows]})
+    report.tables.append(
+        {"title": "fixed shapes", "subject": "optimum", "n": n, "rows": [row.to_dict() for row in rows]}
+    )
     head = ["", "padding %", "least possible %", "slots over optimum"]
     cells = [
         [row.name, f"{100 * (1 - tokens / slots):.4f}", f"{100 * (1 - tokens / best):.4f}", f"{slots - best:,}"]
@@ -197,14 +215,19 @@ def fixed_shapes(report: Report, n: int) -> None:
 
 
 def least_slots(lengths: Lengths, most: int, multiple: int) -> list[int]:
-    """The referee: the least slots with 1, 2, ... `most` buckets, by trying every place for every bucket's start. O(most * widths^2)."""
+    """The referee: the least slots with 1, 2, ...
+
+    `most` buckets, by trying every place for every bucket's start. O(most * widths^2).
+    """
     widths, counts = np.unique(-(-lengths.astype(np.int64) // multiple) * multiple, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
     best = np.full(len(widths) + 1, np.iinfo(np.int64).max // 2)  # best[j]: the shortest j widths covered
     best[0] = 0
     found: list[int] = []
     for _ in range(most):
-        best = np.array([0, *(np.min(best[:end] + (below[end] - below[:end]) * widths[end - 1]) for end in range(1, len(best)))])
+        best = np.array(
+            [0, *(np.min(best[:end] + (below[end] - below[:end]) * widths[end - 1]) for end in range(1, len(best)))]
+        )
         found.append(int(best[-1]))
     return found
 

@@ -1,10 +1,10 @@
 """Prioritised replay: drawing batches of 256, updating their priorities, adding, saving and loading.
 
-All buffers hold the same entries of 64 tokens (int32) and the same priorities, and a draw gives tokens, indexes or keys, and importance
-weights, except that of chuk-lazarus, which has no weights and gives objects. brim draws without replacement unless it says otherwise; the
-others draw with. What was drawn is checked after the clock has stopped. `seconds` are per call, or per sample when adding. chuk-lazarus
-takes time in proportion to what is in the buffer, so it is only run on the small one. It has no update of many priorities, and is asked
-for one after the other.
+All buffers hold the same entries of 64 tokens (int32) and the same priorities, and a draw gives tokens, indexes or
+keys, and importance weights, except that of chuk-lazarus, which has no weights and gives objects. brim draws without
+replacement unless it says otherwise; the others draw with. What was drawn is checked after the clock has stopped.
+`seconds` are per call, or per sample when adding. chuk-lazarus takes time in proportion to what is in the buffer, so it
+is only run on the small one. It has no update of many priorities, and is asked for one after the other.
 """
 
 import argparse
@@ -73,7 +73,9 @@ def main() -> None:
             rows = race([contender(buffer, operation, data) for buffer in buffers], rounds=5, patience=20)
             per_call(rows, {buffer.name: buffer.calls for buffer in buffers})
             title = f"{operation.capitalize()}, batch of {BATCH}, {n:,} entries"
-            report.table(title, rows, {"microseconds": ",.0f", "ratio": ",.2f"}, subject="replay", operation=operation, n=n)
+            report.table(
+                title, rows, {"microseconds": ",.0f", "ratio": ",.2f"}, subject="replay", operation=operation, n=n
+            )
         del buffers
     small = Data(data.tokens[:SLOW], data.priorities[:SLOW])
     adding(report, small)
@@ -215,7 +217,10 @@ def chuk_lazarus(report: Report, data: Data) -> Iterator[Buffer]:
 def chuk_samples(module: Any, data: Data) -> list[Any]:
     mask = (1,) * LENGTH
     common: dict[str, Any] = {"loss_mask": mask, "dataset_id": "bench", "source": module.SampleSource.OFFLINE}
-    return [module.StreamSample(input_ids=tuple(row), sample_id=str(place), **common) for place, row in enumerate(data.tokens.tolist())]
+    return [
+        module.StreamSample(input_ids=tuple(row), sample_id=str(place), **common)
+        for place, row in enumerate(data.tokens.tolist())
+    ]
 
 
 def adding(report: Report, data: Data) -> None:
@@ -243,7 +248,9 @@ def adding(report: Report, data: Data) -> None:
     if (module := report.peer("cpprb", "cpprb")) is not None:
 
         def fill(one_by_one: bool, module: Any = module) -> int:
-            buffer = module.PrioritizedReplayBuffer(data.n, {"tokens": {"shape": LENGTH, "dtype": np.int32}}, alpha=ALPHA)
+            buffer = module.PrioritizedReplayBuffer(
+                data.n, {"tokens": {"shape": LENGTH, "dtype": np.int32}}, alpha=ALPHA
+            )
             if not one_by_one:
                 buffer.add(tokens=data.tokens, priorities=data.priorities)
             else:
@@ -251,7 +258,10 @@ def adding(report: Report, data: Data) -> None:
                     buffer.add(tokens=row, priorities=priority)
             return buffer.get_stored_size()
 
-        everyone += [Contender("cpprb, columns", partial(fill, False)), Contender("cpprb, one by one", partial(fill, True))]
+        everyone += [
+            Contender("cpprb, columns", partial(fill, False)),
+            Contender("cpprb, one by one", partial(fill, True)),
+        ]
     if (module := report.peer("chuk_lazarus.data.batching.streaming", "chuk-lazarus")) is not None:
         objects = chuk_samples(module, data)
 
@@ -264,11 +274,16 @@ def adding(report: Report, data: Data) -> None:
         everyone.append(Contender("chuk-lazarus, one by one", chuk))
     rows = race(everyone, rounds=3)
     per_call(rows, dict.fromkeys([one.name for one in everyone], data.n))
-    report.table(f"Adding {data.n:,} samples", rows, {"microseconds": ",.2f", "ratio": ",.2f"}, subject="adding", n=data.n)
+    report.table(
+        f"Adding {data.n:,} samples", rows, {"microseconds": ",.2f", "ratio": ",.2f"}, subject="adding", n=data.n
+    )
 
 
 def saving(report: Report, data: Data, folder: Path) -> None:
-    """To a file and back. What is loaded goes on where the saved one was, except chuk-lazarus's, whose draws start again."""
+    """To a file and back.
+
+    What is loaded goes on where the saved one was, except chuk-lazarus's, whose draws start again.
+    """
     buffer, _ = filled(data)
     file, text, foreign = folder / "buffer.brim", folder / "buffer.json", folder / "chuk.json"
 
@@ -277,7 +292,9 @@ def saving(report: Report, data: Data, folder: Path) -> None:
 
     def same(path: Path) -> Callable[[ReplayBuffer], dict[str, Any]]:
         def judge(loaded: ReplayBuffer) -> dict[str, Any]:
-            if not np.array_equal(loaded.sample(BATCH).keys, ReplayBuffer.from_state(buffer.state()).sample(BATCH).keys):
+            if not np.array_equal(
+                loaded.sample(BATCH).keys, ReplayBuffer.from_state(buffer.state()).sample(BATCH).keys
+            ):
                 raise AssertionError("the loaded buffer draws something else")
             return size(path)(loaded)
 
@@ -297,12 +314,20 @@ def saving(report: Report, data: Data, folder: Path) -> None:
         def chuk_load() -> Any:
             return module.ReplayBuffer.from_dict(json.loads(foreign.read_text()))
 
-        saves.append(Contender("chuk-lazarus, JSON", lambda: foreign.write_text(json.dumps(other.to_dict(), default=str)), size(foreign)))
+        saves.append(
+            Contender(
+                "chuk-lazarus, JSON",
+                lambda: foreign.write_text(json.dumps(other.to_dict(), default=str)),
+                size(foreign),
+            )
+        )
         loads.append(Contender("chuk-lazarus, JSON", chuk_load, size(foreign)))
     for what, everyone in (("saving", saves), ("loading", loads)):
         rows = race(everyone, rounds=3, patience=8)
         add_ratios(rows, BASE)
-        report.table(f"{what.capitalize()} {data.n:,} entries", rows, {"MB": ",.1f", "ratio": ",.1f"}, subject=what, n=data.n)
+        report.table(
+            f"{what.capitalize()} {data.n:,} entries", rows, {"MB": ",.1f", "ratio": ",.1f"}, subject=what, n=data.n
+        )
 
 
 if __name__ == "__main__":

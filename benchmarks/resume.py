@@ -1,8 +1,9 @@
 """Continuing in the middle of an epoch: what it costs until the next batch is there, and whether it is the right one.
 
-An epoch of a million short samples in a mapped token store, batches of about 32. All read the same store, which is open; everything else
-is built on the clock, in a process that has imported what it needs: loader, workers, order of the epoch, the first batch, and the end of
-the workers. Peers get the cheapest samples there are, slices of the store: skipping data that has to be tokenised costs more by far.
+An epoch of a million short samples in a mapped token store, batches of about 32. All read the same store, which is
+open; everything else is built on the clock, in a process that has imported what it needs: loader, workers, order of the
+epoch, the first batch, and the end of the workers. Peers get the cheapest samples there are, slices of the store:
+skipping data that has to be tokenised costs more by far.
 
 `exact` compares the batch with the one that an uninterrupted run had in this place.
 """
@@ -54,7 +55,14 @@ def main() -> None:
             rows = race(here, rounds=3, patience=2)
             add_ratios(rows, BASE)
             title = f"Continuing at {tenth * 10}% of an epoch of {samples:,} samples"
-            report.table(title, rows, {"batches before": ",", "exact": "", "ratio": ",.1f"}, subject="resume", n=samples, tenth=tenth)
+            report.table(
+                title,
+                rows,
+                {"batches before": ",", "exact": "", "ratio": ",.1f"},
+                subject="resume",
+                n=samples,
+                tenth=tenth,
+            )
     print(f"written: {report.close()}")
 
 
@@ -73,7 +81,10 @@ class Resumer:
 
     def contender(self, tenth: int) -> Contender:
         def judge(batch: Tensor) -> dict[str, Any]:
-            return {"exact": "yes" if torch.equal(batch, self.right(tenth)) else "NO", "batches before": self.before(tenth)}
+            return {
+                "exact": "yes" if torch.equal(batch, self.right(tenth)) else "NO",
+                "batches before": self.before(tenth),
+            }
 
         return Contender(self.name, lambda: self.resume(tenth), judge)
 
@@ -204,7 +215,10 @@ def accelerate(report: Report, store: TokenStore) -> Iterator[Resumer]:
 
 
 def stateful(report: Report, store: TokenStore, tenths: tuple[int, ...]) -> Iterator[Resumer]:
-    """Its states come from a real pass. Snapshots are as rare as that allows, which makes the pass cheaper and changes no state."""
+    """Its states come from a real pass.
+
+    Snapshots are as rare as that allows, which makes the pass cheaper and changes no state.
+    """
     module = report.peer("torchdata.stateful_dataloader", "torchdata")
     if module is None:
         return
@@ -236,7 +250,9 @@ def stateful(report: Report, store: TokenStore, tenths: tuple[int, ...]) -> Iter
             continued.load_state_dict(states[tenth])
             return first(iter(continued))
 
-        yield Resumer(f"StatefulDataLoader, {workers} workers", resume, right.__getitem__, lambda tenth: skipped(store, tenth))
+        yield Resumer(
+            f"StatefulDataLoader, {workers} workers", resume, right.__getitem__, lambda tenth: skipped(store, tenth)
+        )
 
 
 if __name__ == "__main__":

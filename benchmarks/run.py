@@ -35,14 +35,22 @@ class Claim(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="100,000 lengths, few steps: a look at whether everything runs")
-    parser.add_argument("--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--quick", action="store_true", help="100,000 lengths, few steps: a look at whether everything runs"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}"
+    )
     options = parser.parse_args()
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > cores / 4:
         print(
-            f"the machine is busy (load {load:.1f} on {cores} cores): wall times will suffer; trust CPU seconds, or run again\n", flush=True
+            f"the machine is busy (load {load:.1f} on {cores} cores): wall times will suffer; trust CPU seconds, or "
+            "run again\n",
+            flush=True,
         )
     results: dict[str, Any] = {}
     crashed: list[str] = []
@@ -60,7 +68,9 @@ def main() -> None:
             results[name] = json.loads(path.read_text())
     claims = [claim for name, found in CLAIMS.items() if name in results for claim in found(results[name]["tables"])]
     words = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
-    print_table("Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, words[claim.holds]) for claim in claims])
+    print_table(
+        "Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, words[claim.holds]) for claim in claims]
+    )
     for result in results.values():
         for package, reason in result["not_available"].items():
             print(f"not available in {result['benchmark']}: {package}: {reason}")
@@ -77,13 +87,17 @@ def packing(tables: list[Table]) -> Iterator[Claim]:
         peers = [peer for peer in lines(table) if not peer["name"].startswith("brim")]
         fastest = min(peers, key=lambda peer: peer["seconds"], default=None)
         yield times(f"packing {n:,} lengths: 5x the fastest peer", brim, fastest, 5)
-        yield times(f"packing {n:,} lengths: 100x TRL bfd (its plan only)", brim, line(table, "TRL bfd, its plan only"), 100)
+        yield times(
+            f"packing {n:,} lengths: 100x TRL bfd (its plan only)", brim, line(table, "TRL bfd, its plan only"), 100
+        )
         rivals = [peer for peer in peers if peer["name"].startswith(("seqpacker", "TRL"))]
         fewest = min((peer["bins"] for peer in rivals), default=None)
         names = ", ".join(sorted({peer["name"].split(",")[0] for peer in rivals}))
         yield compared(f"packing {n:,} lengths: no more bins than seqpacker and TRL", brim, fewest, names)
         over = brim and brim["over bound %"]
-        yield Claim(f"packing {n:,} lengths: within 0.1% of the lower bound", shown(over, "+{:.4f}%"), over and over <= 0.1)
+        yield Claim(
+            f"packing {n:,} lengths: within 0.1% of the lower bound", shown(over, "+{:.4f}%"), over and over <= 0.1
+        )
 
 
 def compared(claim: str, brim: Line | None, fewest: int | None, names: str) -> Claim:
@@ -94,7 +108,9 @@ def compared(claim: str, brim: Line | None, fewest: int | None, names: str) -> C
 
 def planning(tables: list[Table]) -> Iterator[Claim]:
     peak = max((row["peak MB"] for row in lines(pick(tables, subject="memory", n=10_000_000))), default=None)
-    yield Claim("10,000,000 lengths packed and planned: below 1.5 GB", shown(peak, "peak {:,.0f} MB"), peak and peak < 1500)
+    yield Claim(
+        "10,000,000 lengths packed and planned: below 1.5 GB", shown(peak, "peak {:,.0f} MB"), peak and peak < 1500
+    )
     plans = pick(tables, subject="plan", n=1_000_000)
     peer = line(plans, "chuk-lazarus BatchPlanBuilder")
     for name in ("sorted windows", "fixed shapes, edges by hand"):
@@ -114,7 +130,10 @@ def lengths(tables: list[Table]) -> Iterator[Claim]:
     table = max(loaded, key=lambda table: table["n"], default=None)  # a million rows need --full
     n = table["n"] if table else 1_000_000
     yield times(
-        f"loading {n:,} rows, columnar: 500x chuk-lazarus", line(table, "brim columnar"), line(table, "chuk-lazarus LengthCache"), 500
+        f"loading {n:,} rows, columnar: 500x chuk-lazarus",
+        line(table, "brim columnar"),
+        line(table, "chuk-lazarus LengthCache"),
+        500,
     )
     built = pick(tables, subject="build")
     brim = line(built, "brim build_lengths")
@@ -133,8 +152,17 @@ def analysis(tables: list[Table]) -> Iterator[Claim]:
         found = [table for table in tables if table.get("buckets") == many]
         fills = [row["fill %"] for table in found for row in lines(table) if row["name"] == "brim"]
         claim = f"{many} buckets on a grid of 16 tokens: at the known optimum of {optimum}% (another draw: within 0.3)"
-        yield Claim(claim, shown(min(fills, default=None), "{:.2f}%"), all(abs(fill - optimum) <= 0.3 for fill in fills) if fills else None)
-        rivals = [(table["rows"][0]["fill %"], row) for table in found for row in lines(table) if not row["name"].startswith("brim")]
+        yield Claim(
+            claim,
+            shown(min(fills, default=None), "{:.2f}%"),
+            all(abs(fill - optimum) <= 0.3 for fill in fills) if fills else None,
+        )
+        rivals = [
+            (table["rows"][0]["fill %"], row)
+            for table in found
+            for row in lines(table)
+            if not row["name"].startswith("brim")
+        ]
         closest = max((row["fill %"] for _, row in rivals), default=None)
         yield Claim(
             f"{many} buckets: fuller than quantiles, powers of two and chuk-lazarus",
@@ -156,21 +184,42 @@ def collation(tables: list[Table]) -> Iterator[Claim]:
 def resume(tables: list[Table]) -> Iterator[Claim]:
     table = pick(tables, n=1_000_000, tenth=5)
     brim = line(table, "brim loader")
-    yield times("resume in the middle of 1,000,000 samples: 100x skipping", brim, line(table, "torch DataLoader, skipping, 0 workers"), 100)
+    yield times(
+        "resume in the middle of 1,000,000 samples: 100x skipping",
+        brim,
+        line(table, "torch DataLoader, skipping, 0 workers"),
+        100,
+    )
     exact = [row["exact"] for table in tables for row in lines(table) if row["name"].startswith("brim")]
-    yield Claim("resume: the batch that an uninterrupted run has", f"{exact.count('yes')} of {len(exact)}", set(exact) == {"yes"})
+    yield Claim(
+        "resume: the batch that an uninterrupted run has",
+        f"{exact.count('yes')} of {len(exact)}",
+        set(exact) == {"yes"},
+    )
 
 
 def replay(tables: list[Table]) -> Iterator[Claim]:
     for n in (100_000, 1_000_000):
         table = pick(tables, subject="replay", operation="sample and update", n=n)
-        yield times(f"replay, sample and update, {n:,} entries: not behind cpprb", line(table, "brim"), line(table, "cpprb"), 1)
+        yield times(
+            f"replay, sample and update, {n:,} entries: not behind cpprb", line(table, "brim"), line(table, "cpprb"), 1
+        )
     for operation in ("sample", "update"):
         table = pick(tables, subject="replay", operation=operation, n=100_000)
-        yield times(f"replay, {operation}, 100,000 entries: 100x chuk-lazarus", line(table, "brim"), line(table, "chuk-lazarus"), 100)
+        yield times(
+            f"replay, {operation}, 100,000 entries: 100x chuk-lazarus",
+            line(table, "brim"),
+            line(table, "chuk-lazarus"),
+            100,
+        )
     for what in ("saving", "loading"):
         table = pick(tables, subject=what, n=100_000)
-        yield times(f"{what} a buffer of 100,000: 10x chuk-lazarus's JSON", line(table, "brim"), line(table, "chuk-lazarus, JSON"), 10)
+        yield times(
+            f"{what} a buffer of 100,000: 10x chuk-lazarus's JSON",
+            line(table, "brim"),
+            line(table, "chuk-lazarus, JSON"),
+            10,
+        )
 
 
 def structure(tables: list[Table]) -> Iterator[Claim]:
@@ -179,10 +228,14 @@ def structure(tables: list[Table]) -> Iterator[Claim]:
     if old is None or new is None:
         return
     yield Claim(
-        "structural bucketing: no encoder work on dummy data", f"{new['dummy %']:.1f}% (before: {old['dummy %']:.1f}%)", new["dummy %"] == 0
+        "structural bucketing: no encoder work on dummy data",
+        f"{new['dummy %']:.1f}% (before: {old['dummy %']:.1f}%)",
+        new["dummy %"] == 0,
     )
     yield Claim("structural bucketing: steps at least 20% faster", f"{new['faster %']:.1f}%", new["faster %"] >= 20)
-    yield Claim("structural bucketing: at least 20% less memory", f"{new['less memory %']:.1f}%", new["less memory %"] >= 20)
+    yield Claim(
+        "structural bucketing: at least 20% less memory", f"{new['less memory %']:.1f}%", new["less memory %"] >= 20
+    )
     measured = f"{new['loss']:.3f}; dummy stages: {old['loss']:.3f}"
     yield Claim("structural bucketing: no higher loss after equal time", measured, new["loss"] <= old["loss"])
 
@@ -190,10 +243,17 @@ def structure(tables: list[Table]) -> Iterator[Claim]:
 def sft(tables: list[Table]) -> Iterator[Claim]:
     table = pick(tables, subject="sft")
     packed = quickest(table, "brim packed")
-    yield faster("SFT, packed: 2x the tokens/s of random padded batches", packed, line(table, "random padded batches"), 2)
+    yield faster(
+        "SFT, packed: 2x the tokens/s of random padded batches", packed, line(table, "random padded batches"), 2
+    )
     yield faster("SFT, packed: not behind TRL's packing (0.95x)", packed, quickest(table, "TRL packing"), 0.95)
     trainer = line(table, "TRL SFTTrainer, packing")
-    yield faster("brim train sft, packed: not behind TRL's SFTTrainer (0.95x)", line(table, "brim train sft, packed"), trainer, 0.95)
+    yield faster(
+        "brim train sft, packed: not behind TRL's SFTTrainer (0.95x)",
+        line(table, "brim train sft, packed"),
+        trainer,
+        0.95,
+    )
 
 
 def gym(tables: list[Table]) -> Iterator[Claim]:
@@ -206,7 +266,9 @@ def gym(tables: list[Table]) -> Iterator[Claim]:
 
 def quickest(table: Table | None, name: str) -> Line | None:
     """The best of its variants."""
-    return max((row for row in lines(table) if row["name"].startswith(name)), key=lambda row: row["tokens/s"], default=None)
+    return max(
+        (row for row in lines(table) if row["name"].startswith(name)), key=lambda row: row["tokens/s"], default=None
+    )
 
 
 def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Claim:
@@ -219,7 +281,15 @@ def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Cl
 
 CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
     **{"packing": packing, "planning": planning, "lengths": lengths},
-    **{"analysis": analysis, "collation": collation, "resume": resume, "replay": replay, "structure": structure, "sft": sft, "gym": gym},
+    **{
+        "analysis": analysis,
+        "collation": collation,
+        "resume": resume,
+        "replay": replay,
+        "structure": structure,
+        "sft": sft,
+        "gym": gym,
+    },
 }
 
 
@@ -227,7 +297,9 @@ def times(claim: str, brim: Line | None, peer: Line | None, least: float) -> Cla
     if brim is None or peer is None:
         return Claim(claim, "-", None)
     ratio = peer["seconds"] / brim["seconds"]
-    return Claim(claim, f"{ratio:,.1f}x ({brim['seconds']:.4g} s; {peer['name']}: {peer['seconds']:.4g} s)", ratio >= least)
+    return Claim(
+        claim, f"{ratio:,.1f}x ({brim['seconds']:.4g} s; {peer['name']}: {peer['seconds']:.4g} s)", ratio >= least
+    )
 
 
 def shown(value: Any, template: str) -> str:

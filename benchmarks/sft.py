@@ -1,21 +1,22 @@
 """Fine-tuning one small Llama: what the way samples are batched does to speed and memory.
 
-The same weights, data, optimizer (AdamW, fp32, clipped), threads and padded tokens per optimizer step for all. Everybody batches a whole
-epoch and trains on some of its steps, which have its mean fill and its widths, behind a first step to warm up: the largest of the epoch, so
-that the peak memory is that of a whole epoch. Each contender is a process of its own; they take turns, and the best round counts. All
-but the two trainers go through one plain loop (forward, cross entropy summed over the step's tokens, backward, clip, step).
+The same weights, data, optimizer (AdamW, fp32, clipped), threads and padded tokens per optimizer step for all.
+Everybody batches a whole epoch and trains on some of its steps, which have its mean fill and its widths, behind a first
+step to warm up: the largest of the epoch, so that the peak memory is that of a whole epoch. Each contender is a process
+of its own; they take turns, and the best round counts. All but the two trainers go through one plain loop (forward,
+cross entropy summed over the step's tokens, backward, clip, step).
 
     random padded batches   as many samples as fill the step on average, padded to the longest, with an attention mask
     HF group_by_length      the same with transformers' LengthGroupedSampler
-    TRL packing             trl.pack_dataset (bfd) and TRL's collator without padding, with sdpa, the best it has on a CPU, which is given
+    TRL packing             trl.pack_dataset (bfd) and TRL's collator without padding, with sdpa, its best here, given
                             a mask of length x length; once with all rows of a step in one, once row by row
     brim sorted windows     padded
     brim packed             flat batches and brim's attention, which needs no mask; in both ways too
 
-`tokens/s` leaves padding out. `padding %`, `steps` and `largest` (tokens of the largest step) are those of the whole epoch; `prepare s`
-is what planning or packing it took. Before training, the loss over the same samples, each contender in its own layout, must be the same
-for all; `loss after` is that of these samples when as many steps are taken. TRL's SFTTrainer also measures the entropy and accuracy of
-every token.
+`tokens/s` leaves padding out. `padding %`, `steps` and `largest` (tokens of the largest step) are those of the whole
+epoch; `prepare s` is what planning or packing it took. Before training, the loss over the same samples, each contender
+in its own layout, must be the same for all; `loss after` is that of these samples when as many steps are taken. TRL's
+SFTTrainer also measures the entropy and accuracy of every token.
 """
 
 import argparse
@@ -104,8 +105,16 @@ def make_store(folder: Path, lengths: Any) -> None:
     noise = rng.random(len(tokens)) < 0.05
     tokens[noise] = rng.integers(1, VOCABULARY, int(noise.sum()), np.uint16)
     meta = {"pad_id": PAD, "dataset_hash": "", "tokenizer_hash": ""}
-    write_columns(folder / "tokens.brim", FORMAT, meta, {"tokens": tokens, "learned": np.ones(len(tokens), np.uint8), "length": lengths})
-    sizes = {"random_size": size_of_step(lengths.tolist(), grouped=False), "grouped_size": size_of_step(lengths.tolist(), grouped=True)}
+    write_columns(
+        folder / "tokens.brim",
+        FORMAT,
+        meta,
+        {"tokens": tokens, "learned": np.ones(len(tokens), np.uint8), "length": lengths},
+    )
+    sizes = {
+        "random_size": size_of_step(lengths.tolist(), grouped=False),
+        "grouped_size": size_of_step(lengths.tolist(), grouped=True),
+    }
     (folder / "sizes.json").write_text(json.dumps(sizes))
 
 
@@ -192,7 +201,9 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`plan` gives the steps of an epoch and what turns some of them into tensors; `segments` says that it wants brim's attention."""
+    """`plan` gives the steps of an epoch and what turns some of them into tensors; `segments` says that it wants brim's
+    attention.
+    """
 
     plan: Callable[[Data], tuple[list[Planned], Callable[[list[Any]], Iterable[Step]]]]
     reads_lists: bool = True
@@ -227,7 +238,11 @@ def train_plainly(pipeline: Pipeline, data: Data, steps: int) -> dict[str, Any]:
     began = time.perf_counter()
     epoch, load = pipeline.plan(data)
     prepared = time.perf_counter() - began
-    tokens, slots, largest = sum(data.lengths), sum(step.slots for step in epoch), max(epoch, key=lambda step: step.slots)
+    tokens, slots, largest = (
+        sum(data.lengths),
+        sum(step.slots for step in epoch),
+        max(epoch, key=lambda step: step.slots),
+    )
     assert sum(step.tokens for step in epoch) == tokens
     assert sum(step.samples for step in epoch) == len(data.store)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
@@ -239,13 +254,25 @@ def train_plainly(pipeline: Pipeline, data: Data, steps: int) -> dict[str, Any]:
     spent = clock.read()
     assert learned == [step.tokens - step.samples for step in chosen]  # the first token of a sample is nobody's target
     return {
-        **{**spent, "tokens": sum(step.tokens for step in chosen), "padding %": 100 * (1 - tokens / slots), "prepare s": prepared},
-        **{"steps": len(epoch), "largest": largest.slots, "loss before": before, "loss after": loss_one_by_one(model, data)},
+        **{
+            **spent,
+            "tokens": sum(step.tokens for step in chosen),
+            "padding %": 100 * (1 - tokens / slots),
+            "prepare s": prepared,
+        },
+        **{
+            "steps": len(epoch),
+            "largest": largest.slots,
+            "loss before": before,
+            "loss after": loss_one_by_one(model, data),
+        },
     }
 
 
 def spread(epoch: list[Planned], count: int) -> list[Planned]:
-    """So many steps that are like the epoch: one of every range of widths; of many such draws, that with its mean slots and tokens."""
+    """So many steps that are like the epoch: one of every range of widths; of many such draws, that with its mean slots
+    and tokens.
+    """
     rng = np.random.default_rng(SEED)
     ordered = sorted(epoch, key=lambda step: step.width)
     edges = np.linspace(0, len(ordered), count + 1).astype(int)
@@ -303,7 +330,8 @@ def summed_loss(model: Any, inputs: dict[str, Any], labels: Any) -> Any:
     """Labels are shifted, not logits, which would be copied: as transformers does it."""
     from torch.nn.functional import cross_entropy, pad
 
-    logits = model(**{**inputs, "use_cache": False}).logits  # with a cache, transformers lets packed samples see each other
+    # With a cache, transformers lets packed samples see each other.
+    logits = model(**{**inputs, "use_cache": False}).logits
     targets = pad(labels, (0, 1), value=IGNORED)[:, 1:].reshape(-1)
     return cross_entropy(logits.view(len(targets), -1), targets, ignore_index=IGNORED, reduction="sum")
 
@@ -312,7 +340,11 @@ def loss_of(model: Any, steps: Iterable[Step]) -> float:
     import torch
 
     with torch.no_grad():
-        parts = [(summed_loss(model, *micro).item(), int((micro[1][:, 1:] != IGNORED).sum())) for step in steps for micro in step]
+        parts = [
+            (summed_loss(model, *micro).item(), int((micro[1][:, 1:] != IGNORED).sum()))
+            for step in steps
+            for micro in step
+        ]
     return sum(part for part, _ in parts) / sum(count for _, count in parts)
 
 
@@ -379,13 +411,18 @@ def trl_packed(data: Data, *, at_once: bool) -> tuple[list[Planned], Callable[[l
     return [planned(order[start : start + rows]) for start in range(0, len(order), rows)], load
 
 
-def brim(data: Data, *, at_once: bool = True, **options: Any) -> tuple[list[Planned], Callable[[list[Any]], Iterable[Step]]]:
+def brim(
+    data: Data, *, at_once: bool = True, **options: Any
+) -> tuple[list[Planned], Callable[[list[Any]], Iterable[Step]]]:
     """A step is one microbatch of the whole budget; or several, of a packed row each."""
     from torch.utils.data import DataLoader
 
     from brim.batch.torch import PlanBatchSampler, TokenDataset, as_is
 
-    table, rows = LengthCache(Ids.rows(len(data.store)), np.asarray(data.store.lengths)), 1 if at_once else BUDGET // ROW
+    table, rows = (
+        LengthCache(Ids.rows(len(data.store)), np.asarray(data.store.lengths)),
+        1 if at_once else BUDGET // ROW,
+    )
     plan = BatchPlan.build(table, BatchingConfig(token_budget=BUDGET // rows, seed=SEED, **options))
     flat = plan.config.packing is not None
 
@@ -393,7 +430,9 @@ def brim(data: Data, *, at_once: bool = True, **options: Any) -> tuple[list[Plan
         batches = [rows.microbatch for rows in step]
         tokens = sum(batch.token_count for batch in batches)
         slots = tokens if flat else sum(batch.padded_token_count for batch in batches)
-        return Planned(step, max(batch.max_len for batch in batches), slots, tokens, sum(len(batch.samples) for batch in batches))
+        return Planned(
+            step, max(batch.max_len for batch in batches), slots, tokens, sum(len(batch.samples) for batch in batches)
+        )
 
     def load(steps: list[Any]) -> Iterable[Step]:
         batches = [rows for step in steps for rows in step]
@@ -411,7 +450,9 @@ PIPELINES = {
     "TRL packing, row by row": Pipeline(lambda data: trl_packed(data, at_once=False)),
     "brim sorted windows": Pipeline(brim, reads_lists=False),
     "brim packed, rows in one": Pipeline(lambda data: brim(data, packing=PACKING), reads_lists=False, segments=True),
-    "brim packed, row by row": Pipeline(lambda data: brim(data, packing=PACKING, at_once=False), reads_lists=False, segments=True),
+    "brim packed, row by row": Pipeline(
+        lambda data: brim(data, packing=PACKING, at_once=False), reads_lists=False, segments=True
+    ),
 }
 
 
@@ -461,7 +502,9 @@ def trl_trainer(data: Data, steps: int) -> dict[str, Any]:
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = SFTTrainer(model, options, train_dataset=data.dataset, processing_class=tokenizer(), callbacks=[Told()])
+        trainer = SFTTrainer(
+            model, options, train_dataset=data.dataset, processing_class=tokenizer(), callbacks=[Told()]
+        )
         collate = trainer.data_collator
 
         def counting(rows: list[dict[str, Any]]) -> Any:

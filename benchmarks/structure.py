@@ -1,22 +1,24 @@
 """Structural bucketing: what dummy compression stages cost, beside what was once estimated of it.
 
-One compressed algorithm-distillation model (that of `brim train distill`) on histories of the darkroom, cut into samples of depth 0 to 3,
-equally many of each. Everybody trains on the same samples with the same first weights, optimizer and threads, and takes equally many steps
-for an epoch.
+One compressed algorithm-distillation model (that of `brim train distill`) on histories of the darkroom, cut into
+samples of depth 0 to 3, equally many of each. Everybody trains on the same samples with the same first weights,
+optimizer and threads, and takes equally many steps for an epoch.
 
-    dummy stages            random batches; every sample gets stages of zeros up to the greatest depth, and the encoder reads them
+    dummy stages            random batches; every sample gets stages of zeros up to the greatest depth, which are read
     brim, batch size        `BucketSampler(dataset, batch_size)`: one structure in a batch
-    brim, token budget      `BucketSampler(dataset, token_budget=..., axis_costs={"context": 3})`, with the budget that gives as many
-                            batches as there are with dummy stages; a step of the context goes through more layers than one of a stage
+    brim, token budget      `BucketSampler(dataset, token_budget=..., axis_costs={"context": 3})`, of equally many
+                            batches as there are with dummy stages; a step of the context goes through more layers than
+                            one of a stage
 
-`dummy %` is the share of the steps that the encoder reads which are in stages that do not exist, `padding %` the share that is padding of
-real stages. `ms/step` and `seconds` are of an epoch, by 64 of its batches from the smallest to the largest. `peak MB` is the most that a
-step took on top of what was there before it, in a process that gives back what it frees; `resident MB` what the process grew by under
-glibc's defaults, which keep blocks of sizes that varying batches may not need again. `largest` is the largest batch, in steps. `loss` is
-that of samples nobody trained on, each contender in its own layout, after equally many seconds of training from the first weights.
+`dummy %` is the share of the steps that the encoder reads which are in stages that do not exist, `padding %` the share
+that is padding of real stages. `ms/step` and `seconds` are of an epoch, by 64 of its batches from the smallest to the
+largest. `peak MB` is the most that a step took on top of what was there before it, in a process that gives back what it
+frees; `resident MB` what the process grew by under glibc's defaults, which keep blocks of sizes that varying batches
+may not need again. `largest` is the largest batch, in steps. `loss` is that of samples nobody trained on, each
+contender in its own layout, after equally many seconds of training from the first weights.
 
-Every contender is a process of its own; they take turns, and the best round counts, except for the loss, of which the mean over the rounds
-does: a round has its own cuts of the histories, first weights and order.
+Every contender is a process of its own; they take turns, and the best round counts, except for the loss, of which the
+mean over the rounds does: a round has its own cuts of the histories, first weights and order.
 """
 
 import argparse
@@ -71,9 +73,13 @@ Rows = Sequence[int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="how many samples the epoch has")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long everybody trains before losses are compared")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="how long everybody trains before losses are compared"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="an epoch of 512 samples, one round, two seconds of training")
+    parser.add_argument(
+        "--quick", action="store_true", help="an epoch of 512 samples, one round, two seconds of training"
+    )
     for hidden in ("--one", "--memory"):
         parser.add_argument(hidden, nargs=3, metavar=("CONTENDER", "FOLDER", "ROUND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -109,7 +115,9 @@ def claims(report: Report, rows: Sequence[Row]) -> None:
         ("faster", "15-20%", f"{new['faster %']:.1f}%"),
         ("less memory", "20-30%", f"{new['less memory %']:.1f}%"),
     ]
-    print("\n".join(f"{what:36} estimated {estimate:>7}   measured {measured:>7}" for what, estimate, measured in lines))
+    print(
+        "\n".join(f"{what:36} estimated {estimate:>7}   measured {measured:>7}" for what, estimate, measured in lines)
+    )
     report.tables[-1]["estimates"] = [dict(zip(("what", "estimated", "measured"), line, strict=True)) for line in lines]
 
 
@@ -155,7 +163,9 @@ class Setting:
         return load_config()
 
     def data(self, *, seed: int, samples: int) -> HistoryDataset:
-        return HistoryDataset(Histories(self.folder / "histories.h5"), replace(self.config.data, samples=samples), seed=seed)
+        return HistoryDataset(
+            Histories(self.folder / "histories.h5"), replace(self.config.data, samples=samples), seed=seed
+        )
 
     def contender(self, name: str, number: int) -> "Contender":
         return Contender(name, self.data(seed=number, samples=self.samples), self.config.data.depth, seed=number)
@@ -186,7 +196,9 @@ class Contender:
 
 
 def with_dummies(samples: list[dict[str, Any]], depth: int) -> dict[str, Any]:
-    """Every sample with `depth` stages: those it does not have are zeros in front, as long as the others', and the encoder reads them."""
+    """Every sample with `depth` stages: those it does not have are zeros in front, as long as the others', and the
+    encoder reads them.
+    """
     empty = {name: column[:0] for name, column in samples[0]["context"].items() if name != "targets"}
     said = dict.fromkeys(("compression_depth", "num_compression_stages"), depth)
     full: list[dict[str, Any]] = []
@@ -247,7 +259,9 @@ def measure(name: str, setting: Setting, number: int) -> dict[str, Any]:
 
 
 def measure_memory(name: str, setting: Setting, number: int) -> dict[str, Any]:
-    """The most that a step takes on top of what is there before it: over the same steps, the largest batch among them."""
+    """The most that a step takes on top of what is there before it: over the same steps, the largest batch among
+    them.
+    """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     contender = setting.contender(name, number)
     trainer = Trainer(new_model(setting.config, number), contender)
@@ -302,7 +316,9 @@ class Trainer:
 
 
 def train_for(setting: Setting, contender: Contender, number: int) -> tuple[float, int]:
-    """The loss of other samples after so many seconds of training from the first weights, and the steps that were taken."""
+    """The loss of other samples after so many seconds of training from the first weights, and the steps that were
+    taken.
+    """
     model = new_model(setting.config, number)
     trainer, taken, end = Trainer(model, contender), 0, time.perf_counter() + setting.seconds
     for epoch in count(1):

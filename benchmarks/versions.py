@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="the checkout to compare this one with")
     parser.add_argument("--rounds", type=int, default=5)
     names = ", ".join(JOBS)
-    parser.add_argument("--only", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB", help=f"some of: {names}")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB", help=f"some of: {names}"
+    )
     options = parser.parse_args()
     checkouts = {"old": options.old.resolve(), "new": ROOT}
     for checkout in checkouts.values():

@@ -1,4 +1,5 @@
-"""Run the quick tests on every Python from 3.11 up that is found, once without compiled kernels, once with the oldest NumPy.
+"""Run the quick tests on every Python from 3.11 up that is found, once without compiled kernels, once with the oldest
+NumPy.
 
 Usage: python tests/matrix.py [NAME ...], where a NAME is one of those that are printed; all without one.
 
@@ -76,7 +77,9 @@ def find_pythons() -> dict[tuple[int, int], Path]:
     candidates += [Path(path) for path in on_path if path]
     for path in candidates:
         # A shim of pyenv is found on PATH whether or not its version is active, so each one is asked.
-        asked = subprocess.run([path, "-c", "import ensurepip, sys; print(*sys.version_info[:2])"], capture_output=True, text=True)
+        asked = subprocess.run(
+            [path, "-c", "import ensurepip, sys; print(*sys.version_info[:2])"], capture_output=True, text=True
+        )
         if asked.returncode == 0:
             major, minor = map(int, asked.stdout.split())
             if (major, minor) >= (3, 11):
@@ -95,7 +98,10 @@ def list_environments(pythons: dict[tuple[int, int], Path]) -> list[Environment]
 
 
 def build_wheel(scratch: Path, *, kernels: bool) -> Path:
-    """A wheel from a copy of the sources, without leftovers of other builds. Without kernels, the compiler is one that fails."""
+    """A wheel from a copy of the sources, without leftovers of other builds.
+
+    Without kernels, the compiler is one that fails.
+    """
     name = "with" if kernels else "without"
     copy = scratch / name
     copy.mkdir()
@@ -144,7 +150,21 @@ def run(one: Environment) -> tuple[bool, float]:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([one.bin, "-c", CHECK, str(one.kernels)], cwd=HOME, env=clean, check=True)
     marks = "" if one.kernels else "not kernel"
-    command = [one.bin, "-m", "pytest", "--quick", "-m", marks, "-n", "2", "-p", "no:cacheprovider", "tests", "--pyargs", "brim"]
+    command = [
+        one.bin,
+        "-m",
+        "pytest",
+        "--quick",
+        "-m",
+        marks,
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+        "--pyargs",
+        "brim",
+    ]
     passed = subprocess.run(command, cwd=ROOT, env=clean, check=False).returncode == 0
     return passed, time.monotonic() - started
 

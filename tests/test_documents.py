@@ -40,8 +40,10 @@ SHORTENED = {
     "episodes=100": "episodes=2",
     "--port 8023": "--port {port} -n 2",
     "--games lights,nqueens -n 100 --lanes 32": "--games lights,nqueens --port {port} -n 2 --lanes 2",
-    "train online --model tiny --games nqueens": "train online --model tiny --gym-port {port} --games lights --rounds 1 "
-    "--episodes-per-round 2 --guided 1 --min-samples 2 --window-microbatches 1 --passes 1 -b 1024 --overflow truncate",
+    "train online --model tiny --games "
+    "nqueens": "train online --model tiny --gym-port {port} --games lights --rounds 1 --episodes-per-round 2 --guided "
+    "1 "
+    "--min-samples 2 --window-microbatches 1 --passes 1 -b 1024 --overflow truncate",
     "--model path/to/model": "--model tiny",
     "brim bench batch-size": "brim bench batch-size --most 512 --steps 1",
     "brim train distill config/algorithm/": "brim train distill -o base/ config/algorithm/",
@@ -50,7 +52,8 @@ SHORTENED = {
     "brim train distill -o distilled/": "brim train distill short.yaml -o distilled/",
     "-b 16384 --bucket-edges": "-b 16384 --bins 5 --bucket-edges",
 }
-"""Text of the documents, and what is executed in its place; {port} is that of the server that `brim gym serve` started."""
+"""Text of the documents, and what is executed in its place; {port} is that of the server that `brim gym serve` started.
+"""
 
 SHORT_YAML = """
 env: {size: 4, horizon: 5}
@@ -67,7 +70,8 @@ MAY_SAY_NO = {"brim train distill": "two steps need not be enough to learn, and 
 
 NOT_EXECUTED = {
     "cd examples/compressed_ad": "executed by tests/test_examples.py, with fewer steps",
-    "python train.py config/algorithm/ppo_base.yaml config/env/darkroom.yaml config/model/ad_compressed_dr.yaml": "see above",
+    "python train.py config/algorithm/ppo_base.yaml config/env/darkroom.yaml "
+    "config/model/ad_compressed_dr.yaml": "see above",
     "make demo": "executed by .ci/run",
     "make test": "is this",
     "pip install '.[train]'": "the environment of the tests has it",
@@ -152,7 +156,9 @@ def test_commands_stand_in_blocks_that_are_executed(page):
     for language, number, body in blocks(page):
         assert language in ("", "bash", "python", "text"), f"{page}:{number}"
         if language not in ("bash", "python"):
-            assert not re.search(r"^(\$ |brim |lazarus |python |pip |import |from )", body, re.MULTILINE), f"{page}:{number}"
+            assert not re.search(r"^(\$ |brim |lazarus |python |pip |import |from )", body, re.MULTILINE), (
+                f"{page}:{number}"
+            )
 
 
 INLINE = re.compile(r"`((?:brim|lazarus) [^`]+)`")

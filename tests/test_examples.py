@@ -1,4 +1,6 @@
-"""The examples run as a newcomer runs them: each in its own process, from another directory, and print what they show."""
+"""The examples run as a newcomer runs them: each in its own process, from another directory, and print what they
+show.
+"""
 
 import subprocess
 import sys
@@ -85,7 +87,8 @@ FACTS = {
         "place 3 5 1",
     ],
     "09_structural_bucketing.py": [
-        "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, compression_depth=3",
+        "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, "
+        "compression_depth=3",
         "ragged along compression_stages/0, compression_stages/1, compression_stages/2, context",
         "{'batch_size': 32}: 66 batches, ",
         "of all steps are in dummy stages",

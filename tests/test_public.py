@@ -72,7 +72,9 @@ def test_every_room_can_be_reached_as_an_attribute():
     rooms = {package for package in PACKAGES if package.count(".") == 1}
     assert {"brim.data", "brim.plan", "brim.batch", "brim.analyze", "brim.envs", "brim.stream", "brim.train"} <= rooms
     code = "import brim; print(*[eval(name).__name__ for name in sys.argv[1:]])"
-    done = subprocess.run([sys.executable, "-c", f"import sys; {code}", *PACKAGES], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}", *PACKAGES], check=True, capture_output=True, text=True
+    )
     assert done.stdout.split() == PACKAGES
 
 
@@ -84,7 +86,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_a_name_of_a_room_says_where_it_is():
-    with pytest.raises(ImportError, match=r"^brim\.HistogramBin is in brim\.analyze: from brim\.analyze import HistogramBin$"):
+    with pytest.raises(
+        ImportError, match=r"^brim\.HistogramBin is in brim\.analyze: from brim\.analyze import HistogramBin$"
+    ):
         from brim import HistogramBin  # noqa: F401
     with pytest.raises(ImportError, match=r"from brim\.envs\.puzzle import PuzzleServer$"):
         brim.PuzzleServer  # noqa: B018
@@ -109,7 +113,9 @@ def test_pyright_knows_the_types_and_refuses_unknown_names(tmp_path):
         text=True,
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
-    assert [(entry["range"]["start"]["line"], entry.get("rule")) for entry in found if entry["severity"] == "error"] == [
+    assert [
+        (entry["range"]["start"]["line"], entry.get("rule")) for entry in found if entry["severity"] == "error"
+    ] == [
         (0, "reportAttributeAccessIssue"),
         (1, "reportAttributeAccessIssue"),
         (4, "reportAttributeAccessIssue"),

@@ -60,7 +60,9 @@ def test_a_test_is_marked_by_what_it_imports_and_uses(source, expected, tmp_path
     assert marks(tmp_path, source, "test") == expected
 
 
-@pytest.mark.parametrize(("name", "expected"), [("test_by_helper", {"torch"}), ("trained", {"torch"}), ("test_of_nothing", set())])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("test_by_helper", {"torch"}), ("trained", {"torch"}), ("test_of_nothing", set())]
+)
 def test_helpers_are_followed(name, expected, tmp_path):
     assert marks(tmp_path, TORCH_IN_A_HELPER, name) == expected
 

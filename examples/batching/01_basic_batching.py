@@ -22,7 +22,10 @@ samples: list[Sample] = []
 for number, length in enumerate(np.clip(rng.lognormal(5.0, 0.8, size=2000), 4, 2048).astype(int)):
     loss_mask = np.arange(length) >= length // 3
     samples.append(Sample(id=f"s{number}", input_ids=rng.integers(0, 256, size=length), loss_mask=loss_mask))
-print(f"samples: {len(samples)}; the first has {samples[0].length} tokens, {samples[0].num_loss_tokens} of them trained on")
+print(
+    f"samples: {len(samples)}; the first has {samples[0].length} tokens, {samples[0].num_loss_tokens} of them "
+    "trained on"
+)
 
 # 2. The length cache. For a file of samples, `brim lengths build` makes one. JSONL is for reading, columns (.brim) are
 # mapped into memory.
@@ -40,7 +43,9 @@ with tempfile.TemporaryDirectory() as directory:
 bucket_spec = BucketSpec(edges=(128, 256, 512), overflow_max=2048)
 sampler = TokenBudgetBatchSampler(lengths=cache, bucket_spec=bucket_spec, token_budget=BUDGET, seed=42)
 batches = list(sampler.iter_epoch(0))
-print(f"first batch: {batches[0].batch_size} samples, padded to {batches[0].max_length}, {batches[0].token_count} tokens")
+print(
+    f"first batch: {batches[0].batch_size} samples, padded to {batches[0].max_length}, {batches[0].token_count} tokens"
+)
 
 # 4. The guarantees: every sample once, no batch above the budget, one bucket in a batch.
 seen = Counter(id for batch in batches for id in batch.sample_ids)
@@ -66,7 +71,10 @@ print("`for` and `async for` give the same batches")
 
 # 5. Metrics: how much of the batches is padding, by bucket.
 metrics = sampler.compute_metrics(0)
-print(f"\n{metrics.num_batches} batches of {metrics.avg_batch_size:.1f} samples; {metrics.padding_waste:.1%} of the slots are padding")
+print(
+    f"\n{metrics.num_batches} batches of {metrics.avg_batch_size:.1f} samples; {metrics.padding_waste:.1%} of the "
+    "slots are padding"
+)
 for bucket in metrics.bucket_stats:
     low, high = bucket_spec.get_bucket_range(bucket.bucket_id)
     print(f"  lengths {low:>4} to {high:>4}: {bucket.sample_count:>4} samples, fill {bucket.fill}")
@@ -74,7 +82,9 @@ for bucket in metrics.bucket_stats:
 # 6. The same samples, grouped in other ways. Fixed shapes suit models that compile a program for each shape; sorted
 # windows pad least. `BatchPlan` does both, and the sampler above is an interface to it.
 plans = {
-    "fixed shapes, edges given": BatchingConfig.predictable(token_budget=BUDGET, bucket_edges=(128, 256, 512), overflow_max=2048),
+    "fixed shapes, edges given": BatchingConfig.predictable(
+        token_budget=BUDGET, bucket_edges=(128, 256, 512), overflow_max=2048
+    ),
     "fixed shapes, 8 chosen": BatchingConfig.predictable(token_budget=BUDGET, num_buckets=8),
     "sorted windows": BatchingConfig.throughput(token_budget=BUDGET),
 }

@@ -40,7 +40,9 @@ for mode, rows in packed.items():
     print(f"{mode.name:<12}{metrics.num_rows:>6}{metrics.packing_ratio:>18.2f}{metrics.fill!s:>9}")
     assert least <= metrics.num_rows < len(samples) / 4
 assert len(packed[PackingMode.BEST_FIT]) <= len(packed[PackingMode.FIRST_FIT])
-print("FIRST_FIT keeps the order of arrival, for streams; BEST_FIT and GREEDY place the longest first and need fewer rows")
+print(
+    "FIRST_FIT keeps the order of arrival, for streams; BEST_FIT and GREEDY place the longest first and need fewer rows"
+)
 
 # 3. Every sample is in exactly one row, whole.
 rows = packed[PackingMode.BEST_FIT]
@@ -51,14 +53,20 @@ for row in rows:
         assert np.array_equal(row.input_ids[inside], samples[id].input_ids)
         assert np.array_equal(row.positions[inside], np.arange(samples[id].length))
         assert row.loss_mask[inside][0] == 0  # after the usual shift, the sample before would predict this target
-print(f"\nevery sample is in exactly one of {len(rows)} rows, whole; positions restart, and no sample learns to predict the next")
+print(
+    f"\nevery sample is in exactly one of {len(rows)} rows, whole; positions restart, and no sample learns to "
+    "predict the next"
+)
 
 # 4. The attention mask of a small row. "#" is an allowed pair: the query is the line, the key is the column.
 small = [Sample(id=name, input_ids=[7] * len(name), loss_mask=[1] * len(name)) for name in ("aaaa", "bbb", "cc")]
 (row,) = pack_sequences(small, PackingConfig(max_length=11))
 mask = create_segment_attention_mask(row.segment_ids)
 print(f"\na row of {row.num_segments} samples {row.sample_ids}, fill {row.fill}")
-print(f"segment_ids {row.segment_ids}\npositions   {row.positions}\nloss_mask   {row.loss_mask}\ncu_seqlens  {row.cu_seqlens}")
+print(
+    f"segment_ids {row.segment_ids}\npositions   {row.positions}\nloss_mask   {row.loss_mask}\ncu_seqlens  "
+    f"{row.cu_seqlens}"
+)
 for line in mask:
     print("  " + "".join("#" if allowed else "." for allowed in line))
 
@@ -88,9 +96,14 @@ print(f"attention over a row of {row.num_segments} samples equals attention over
 
 # 7. In a plan, packing comes first and the token budget second: rows of 512, eight to a microbatch.
 lengths = {sample.id: sample.length for sample in samples}
-padded = BatchMetrics.of(BatchPlan.build(lengths, BatchingConfig.predictable(token_budget=8 * ROW, bucket_edges=(ROW,))).iter_epoch(0))
+padded = BatchMetrics.of(
+    BatchPlan.build(lengths, BatchingConfig.predictable(token_budget=8 * ROW, bucket_edges=(ROW,))).iter_epoch(0)
+)
 plan = BatchPlan.build(lengths, BatchingConfig(token_budget=8 * ROW, packing=PackingConfig(max_length=ROW)))
 planned = BatchMetrics.of(plan.iter_epoch(0))
 assert planned.fill.used == padded.fill.used == tokens
-print(f"\npadded to {ROW}: {padded.num_batches} microbatches, fill {padded.fill}; packed: {planned.num_batches}, fill {planned.fill}")
+print(
+    f"\npadded to {ROW}: {padded.num_batches} microbatches, fill {padded.fill}; packed: {planned.num_batches}, fill "
+    f"{planned.fill}"
+)
 print(f"packing needs {1 - planned.fill.slots / padded.fill.slots:.0%} fewer slots for the same tokens")

@@ -21,11 +21,16 @@ from brim import (
 )
 
 # 1. Build. The hashes of data and tokenizer become part of the plan's fingerprint.
-lengths = {f"s{i}": int(n) for i, n in enumerate(np.clip(np.random.default_rng(0).lognormal(5, 0.8, size=5000), 4, 2048))}
+lengths = {
+    f"s{i}": int(n) for i, n in enumerate(np.clip(np.random.default_rng(0).lognormal(5, 0.8, size=5000), 4, 2048))
+}
 config = BatchingConfig.throughput(token_budget=8192, seed=7)
 plan = BatchPlanBuilder(lengths, config, dataset_hash="data-1", tokenizer_hash="byte").build(num_epochs=3)
 first = plan.get_epoch(0)
-print(f"{plan.counts.samples} samples; epoch 0 has {len(first)} microbatches, fill {first.fill}; fingerprint {plan.fingerprint[:8]}")
+print(
+    f"{plan.counts.samples} samples; epoch 0 has {len(first)} microbatches, fill {first.fill}; fingerprint "
+    f"{plan.fingerprint[:8]}"
+)
 
 with tempfile.TemporaryDirectory() as directory:
     # 2. Save and load. Loading reads plan.json only; columns are mapped, and checked when they are first used.
@@ -43,7 +48,9 @@ with tempfile.TemporaryDirectory() as directory:
         seen = [id for shard in shards for microbatch in shard.iter_epoch(epoch) for id in microbatch.samples]
         assert sorted(seen) == sorted(lengths)
     assert len({shard.num_microbatches(0) for shard in shards}) == 1
-    print(f"4 ranks take {shards[0].num_microbatches(0)} microbatches each, and see every sample exactly once per epoch")
+    print(
+        f"4 ranks take {shards[0].num_microbatches(0)} microbatches each, and see every sample exactly once per epoch"
+    )
 
     # 4. Resume. `iter_from` starts at the given microbatch without iterating over the earlier ones.
     whole_run = list(plan.iter_from(0))
@@ -56,7 +63,10 @@ with tempfile.TemporaryDirectory() as directory:
     expected = compute_batch_fingerprint(plan.iter_epoch(0), config)
     same, words = verify_batch_fingerprint(loaded.iter_epoch(0), expected, config)
     assert same
-    print(f"\nepoch 0 is {expected.fingerprint[:8]} ({expected.num_batches} batches, {expected.total_tokens} tokens): {words}")
+    print(
+        f"\nepoch 0 is {expected.fingerprint[:8]} ({expected.num_batches} batches, {expected.total_tokens} tokens): "
+        f"{words}"
+    )
 
     other = BatchPlan.build(plan.table, BatchingConfig.throughput(token_budget=8192, seed=8))
     same, words = verify_batch_fingerprint(other.iter_epoch(0), expected, other.config)

@@ -47,7 +47,10 @@ for rank, microbatches in enumerate(taken):
 nulls = sum(m.is_null for microbatches in taken for m in microbatches)
 assert {len(microbatches) for microbatches in taken} == {-(-total // 8)}
 assert Counter(id for microbatches in taken for m in microbatches for id in m.samples) == Counter(lengths.keys())
-print(f"\n{total} microbatches on 8 ranks: {len(taken[0])} steps on every rank, {nulls} null microbatches, every sample exactly once")
+print(
+    f"\n{total} microbatches on 8 ranks: {len(taken[0])} steps on every rank, {nulls} null microbatches, every "
+    "sample exactly once"
+)
 
 
 # 3. Cost. Ranks wait for the slowest of a round, so a round deals microbatches that cost nearly the same. Cost counts
@@ -67,7 +70,9 @@ print(f"ranks wait {waiting(dealt):.1%} of the time; dealt without regard to cos
 # 4. Killed on 8 ranks, resumed on 6. `microbatch.after` is the position after a step, the same on every rank; it
 # carries the plan's fingerprint and the size of a step, so the steps stay what they would have been: 8 microbatches, on
 # 6 ranks in two rounds.
-def run(ranks: list[BatchPlan], start: CheckpointPosition | int, stop_after: int | None = None) -> list[tuple[int, list[MicrobatchSpec]]]:
+def run(
+    ranks: list[BatchPlan], start: CheckpointPosition | int, stop_after: int | None = None
+) -> list[tuple[int, list[MicrobatchSpec]]]:
     """The rounds of a run: the epoch, and the microbatches that the ranks train at the same time."""
     rounds: list[tuple[int, list[MicrobatchSpec]]] = []
     for together in zip(*(rank.iter_from(start) for rank in ranks), strict=True):
@@ -87,7 +92,10 @@ with tempfile.TemporaryDirectory() as directory:
     position = CheckpointPosition.load(checkpoint)
     loaded = BatchPlan.load(folder)
     after = run([loaded.resume(position, rank, 6) for rank in range(6)], position)
-    print(f"\nkilled on 8 ranks after {position.global_step} steps, at microbatch {position.microbatch_idx} of epoch {position.epoch}")
+    print(
+        f"\nkilled on 8 ranks after {position.global_step} steps, at microbatch {position.microbatch_idx} of epoch "
+        f"{position.epoch}"
+    )
 
     for epoch in range(2):
         seen = Counter(id for e, together in before + after if e == epoch for m in together for id in m.samples)
@@ -105,7 +113,10 @@ with tempfile.TemporaryDirectory() as directory:
     save_shards(BatchPlan.load(folder), Path(directory, "shards"), 8)
     mine = BatchPlan.load(Path(directory, "shards", "rank_3"))
     assert list(mine.iter_epoch(1)) == list(shards[3].iter_epoch(1))
-    print(f"\nwrote {', '.join(sorted(path.name for path in Path(directory, 'shards').iterdir()))}; rank_3 holds the share of rank 3")
+    print(
+        f"\nwrote {', '.join(sorted(path.name for path in Path(directory, 'shards').iterdir()))}; rank_3 holds the "
+        "share of rank 3"
+    )
 
 # 6. Mixing buckets by hand: `interleave_microbatches` spreads every bucket evenly over a list, so any stretch of it has
 # the same mix.

@@ -44,7 +44,9 @@ class Tiny(nn.Module):
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
         self.embed, self.attend = nn.Embedding(vocabulary, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
-        self.think = nn.Sequential(nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 128), nn.ReLU(), nn.Linear(128, vocabulary))
+        self.think = nn.Sequential(
+            nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 128), nn.ReLU(), nn.Linear(128, vocabulary)
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens)
@@ -81,20 +83,26 @@ with tempfile.TemporaryDirectory() as directory:
     tokenizer = load_tokenizer("byte")
     samples = Samples(source, tokenizer)
     first = samples[0]
-    print(f"1. {len(source)} rows; row 0 is sample {first.id}: {first.length} tokens, {first.num_loss_tokens} of them trained on")
+    print(
+        f"1. {len(source)} rows; row 0 is sample {first.id}: {first.length} tokens, {first.num_loss_tokens} of them "
+        "trained on"
+    )
 
     # 3. Lengths: one pass over the data, and all that planning needs. From the shell: brim lengths build -d train.jsonl
     # -o lengths.brim
     build_lengths(folder / "train.jsonl", folder / "lengths.brim", tokenizer)
     lengths = LengthCache.load(folder / "lengths.brim")
-    print(f"2. lengths: {len(lengths)} samples, {lengths.lengths.sum()} tokens, the longest has {lengths.lengths.max()}")
+    print(
+        f"2. lengths: {len(lengths)} samples, {lengths.lengths.sum()} tokens, the longest has {lengths.lengths.max()}"
+    )
 
     # 4. A plan. From the shell: brim plan build -l lengths.brim -b 4096 -e 2 --overflow truncate --overflow-max 256 -o
     # plan/
     config = BatchingConfig.throughput(token_budget=4096, overflow="truncate", overflow_max=256, seed=1)
     plan = BatchPlan.build(lengths, config, num_epochs=EPOCHS)
     print(
-        f"3. plan: {plan.total_microbatches} batches in {EPOCHS} epochs, fill {plan.get_epoch(0).fill}, {plan.counts.truncated} samples cut"
+        f"3. plan: {plan.total_microbatches} batches in {EPOCHS} epochs, fill {plan.get_epoch(0).fill}, "
+        f"{plan.counts.truncated} samples cut"
     )
 
     # 5. Streaming. The token store is written once and mapped into memory; the loader makes batches from it while the
@@ -103,7 +111,9 @@ with tempfile.TemporaryDirectory() as directory:
     by_hand = [collate(microbatch, store, dtype=np.int64) for microbatch in plan.iter_epoch(0)]
     streaming = loader(plan, store)
     streamed = [batch for _ in range(EPOCHS) for batch in streaming]  # kept to compare them; a run would not
-    assert all(np.array_equal(batch.labels.numpy(), mine.labels) for batch, mine in zip(streamed, by_hand, strict=False))
+    assert all(
+        np.array_equal(batch.labels.numpy(), mine.labels) for batch, mine in zip(streamed, by_hand, strict=False)
+    )
     model_streaming = new_model()
     losses_streaming = train(model_streaming, streamed)
 
@@ -114,7 +124,9 @@ with tempfile.TemporaryDirectory() as directory:
     reader = BatchReader(folder / "batches")
     assert reader.verify_fingerprint(plan.fingerprint)
     model_offline = new_model()
-    losses_offline = train(model_offline, (TensorBatch.of(batch) for epoch in range(EPOCHS) for batch in reader.iter_epoch(epoch)))
+    losses_offline = train(
+        model_offline, (TensorBatch.of(batch) for epoch in range(EPOCHS) for batch in reader.iter_epoch(epoch))
+    )
     again = BatchWriter(plan, store, folder / "batches", as_int64).write_all()
     print(f"4. wrote {written.written} NPZ files; written again: {again.written}, all {again.kept} were there")
 
@@ -134,7 +146,10 @@ with tempfile.TemporaryDirectory() as directory:
     position = streamed[killed_at - 1].after
     halves = [TensorBatch.of(batch) for batch in reader.iter_from(position)]
     assert train(model, [*streamed[:killed_at], *halves]) == losses_streaming
-    print(f"\nkilled after {killed_at} streamed batches and resumed from files with the other {len(halves)}: the same losses again")
+    print(
+        f"\nkilled after {killed_at} streamed batches and resumed from files with the other {len(halves)}: the same "
+        "losses again"
+    )
 
     # 9. Ranks. Each takes its share of the plan and makes equally many batches; nothing is sent between them.
     shares = [list(loader(plan, store, rank=rank, world_size=RANKS)) for rank in range(RANKS)]
@@ -158,4 +173,7 @@ with tempfile.TemporaryDirectory() as directory:
     whole_step = next(iter(loader(plan, store, rank=0, world_size=1, microbatches_per_step=RANKS).steps()))
     on_one = sum(summed_loss(batch).item() for batch in whole_step) / sum(batch.num_loss_tokens for batch in whole_step)
     assert abs(over_ranks - on_one) < 1e-6
-    print(f"the first step over {RANKS} ranks has loss {over_ranks:.3f}, on one rank with {RANKS} batches to a step {on_one:.3f}")
+    print(
+        f"the first step over {RANKS} ranks has loss {over_ranks:.3f}, on one rank with {RANKS} batches to a step "
+        f"{on_one:.3f}"
+    )

@@ -44,30 +44,43 @@ print()
 for goal in OptimizationGoal:
     best = suggest_bucket_edges(histogram, num_buckets=now.num_buckets, goal=goal)
     assert best.cost <= analysis.cost(goal)
-    print(f"{goal}: edges {best.edges}, fill {best.analysis.efficiency:.1%}, {best.cost / analysis.cost(goal):.1%} of the cost before")
+    print(
+        f"{goal}: edges {best.edges}, fill {best.analysis.efficiency:.1%}, {best.cost / analysis.cost(goal):.1%} of "
+        "the cost before"
+    )
 
 few = [3, 4, 4, 9, 10, 17, 18, 30]
 for goal in OptimizationGoal:
     rivals = (BucketSpec(edges=inner, overflow_max=30) for inner in combinations(range(1, 30), 2))
-    assert suggest_bucket_edges(few, 3, goal).cost == min(analyze_bucket_efficiency(few, rival).cost(goal) for rival in rivals)
+    assert suggest_bucket_edges(few, 3, goal).cost == min(
+        analyze_bucket_efficiency(few, rival).cost(goal) for rival in rivals
+    )
 print("tried out on eight lengths: no three buckets are better, for any goal")
 
 # 4. Before and after, as plans: the same samples, the same budget, the same number of shapes.
 optimal = suggest_bucket_edges(histogram, now.num_buckets).bucket_spec
 before, after = (
-    BatchPlan.build(lengths, BatchingConfig.predictable(bucket_edges=spec.edges, overflow_max=spec.overflow_max, token_budget=16384))
+    BatchPlan.build(
+        lengths, BatchingConfig.predictable(bucket_edges=spec.edges, overflow_max=spec.overflow_max, token_budget=16384)
+    )
     for spec in (now, optimal)
 )
 assert after.get_epoch(0).fill.ratio > before.get_epoch(0).fill.ratio
 print()
-print(f"plans: {before.get_epoch(0).fill} full before, {after.get_epoch(0).fill} after, {after.num_microbatches(0)} microbatches")
+print(
+    f"plans: {before.get_epoch(0).fill} full before, {after.get_epoch(0).fill} after, {after.num_microbatches(0)} "
+    "microbatches"
+)
 
 # 5. The whole report: all strategies compared on these lengths, and a recommendation.
 report = create_efficiency_report(lengths, now, token_budget=16384)
 print()
 for strategy in report.strategies:
     gain = strategy.speedup(report.strategies[0])
-    print(f"{strategy.name:22} {strategy.fill.waste:6.1%} padding, {strategy.shapes:4} shapes, {gain:.1f} times the speed by cost")
+    print(
+        f"{strategy.name:22} {strategy.fill.waste:6.1%} padding, {strategy.shapes:4} shapes, {gain:.1f} times the "
+        "speed by cost"
+    )
 print(report.advice)
 
 # 6. An HTML page about one plan. It loads nothing from the network.

@@ -38,7 +38,10 @@ with tempfile.TemporaryDirectory() as directory:
     samples = list(stream)
     metrics: StreamMetrics = stream.metrics
     print(f"{metrics.samples} samples, {metrics.tokens} tokens, mean length {metrics.mean_length:.1f}")
-    print(f"success rate {metrics.success_rate:.0%}, mean reward {metrics.mean_reward:.2f}, mean difficulty {metrics.mean_difficulty:.2f}")
+    print(
+        f"success rate {metrics.success_rate:.0%}, mean reward {metrics.mean_reward:.2f}, mean difficulty "
+        f"{metrics.mean_difficulty:.2f}"
+    )
 
     # 3. Shuffled by a buffer: every epoch has its own order and every sample once. At most 64 rows are in memory.
     shuffled = OfflineDatasetStream(path, "byte", shuffle=True, buffer_size=64, seed=7, epochs=2)
@@ -62,7 +65,9 @@ with tempfile.TemporaryDirectory() as directory:
     assert chosen.metrics.samples + chosen.metrics.num_filtered == 400
     print(f"kept {chosen.metrics.samples}, of which {kept[2.0]} are hard; left out: {chosen.metrics.filtered}")
     lengths = chosen.get_length_distribution()
-    print(f"what is kept has {lengths.shortest} to {lengths.longest} tokens, half of it at most {lengths.percentile(50)}")
+    print(
+        f"what is kept has {lengths.shortest} to {lengths.longest} tokens, half of it at most {lengths.percentile(50)}"
+    )
 
     # 5. Samples are immutable. A replayed sample is a marked copy.
     again = first.with_replay()

@@ -30,8 +30,13 @@ from brim.envs.puzzle import HintPolicy, PuzzleServer, RandomPolicy
 stream = MockGymStream("byte", num_episodes=200, steps_per_episode=4, success_rate=0.7, seed=1)
 buffer = ReplayBuffer(max_size=600, eviction_policy=BufferEvictionPolicy.FIFO, priority_alpha=0.6, seed=1)
 keys = [buffer.add(sample) for sample in stream]
-print(f"mock gym: {stream.metrics.num_episodes} episodes, {stream.metrics.samples} actions, {stream.metrics.success_rate:.0%} solved")
-print(f"the buffer holds {len(buffer)} of {buffer.total_added} actions, {buffer.total_evicted} were evicted, oldest first")
+print(
+    f"mock gym: {stream.metrics.num_episodes} episodes, {stream.metrics.samples} actions, "
+    f"{stream.metrics.success_rate:.0%} solved"
+)
+print(
+    f"the buffer holds {len(buffer)} of {buffer.total_added} actions, {buffer.total_evicted} were evicted, oldest first"
+)
 assert len(buffer) + buffer.total_evicted == stream.metrics.samples
 assert keys[0] not in buffer.snapshot().keys, "the first action is gone"
 
@@ -56,7 +61,10 @@ rolling = RollingBatchPlanWindow(buffer, seed=1, **options)
 first = rolling.build_next_window()
 second = rolling.build_next_window()
 both = len(np.intersect1d(first.keys, second.keys))
-print(f"two windows of {first.num_samples} and {second.num_samples} actions, at most 12 microbatches each; {both} are in both")
+print(
+    f"two windows of {first.num_samples} and {second.num_samples} actions, at most 12 microbatches each; {both} are "
+    "in both"
+)
 assert both <= 0.25 * second.num_samples
 assert max(first.num_microbatches, second.num_microbatches) <= 12
 again = RollingBatchPlanWindow(buffer, seed=1, **options)

@@ -108,7 +108,9 @@ def main(directory: Path) -> None:
 
     # 8. The same from lengths alone, as `brim lengths build -d histories.h5` and `brim plan build` do it.
     plan = BatchPlan.build(table, BatchingConfig(token_budget=4096))
-    assert [microbatch.indices.tolist() for microbatch in plan.get_epoch(0)] == list(BucketSampler(dataset, token_budget=4096))
+    assert [microbatch.indices.tolist() for microbatch in plan.get_epoch(0)] == list(
+        BucketSampler(dataset, token_budget=4096)
+    )
     print("a plan from the lengths holds the same batches")
 
 

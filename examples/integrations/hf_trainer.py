@@ -32,7 +32,8 @@ class PlanTrainer(Trainer):
         return DataLoader(self.train_dataset, batch_sampler=self.sampler, collate_fn=self.collate)
 
     def collate(self, batch: TensorBatch) -> dict:
-        self.seen += [(batch.epoch, sample) for sample in batch.ids]  # for the check at the end; without it, pass as_inputs
+        # For the check at the end; without it, pass as_inputs.
+        self.seen += [(batch.epoch, sample) for sample in batch.ids]
         return as_inputs(batch)
 
 
@@ -55,7 +56,9 @@ def train(folder: str, stop_after: int | None = None, resume: bool = False) -> P
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = PlanTrainer(plan, store, args, model=tiny_model(), callbacks=[StopAfter(stop_after)] if stop_after else [])
+    trainer = PlanTrainer(
+        plan, store, args, model=tiny_model(), callbacks=[StopAfter(stop_after)] if stop_after else []
+    )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 

@@ -20,7 +20,9 @@ from brim.data import write_sample_data
 tokenizer = load_tokenizer("byte")
 with tempfile.TemporaryDirectory() as folder:
     write_sample_data(Path(folder, "train.jsonl"), 120)
-    store = TokenStore.from_samples(Samples(open_source(Path(folder, "train.jsonl")), tokenizer), pad_id=tokenizer.pad_id)
+    store = TokenStore.from_samples(
+        Samples(open_source(Path(folder, "train.jsonl")), tokenizer), pad_id=tokenizer.pad_id
+    )
 lengths = LengthCache.from_lengths(LengthEntry(number, length) for number, length in enumerate(store.lengths.tolist()))
 config = BatchingConfig.predictable(token_budget=4096, num_buckets=4, microbatches_per_step=2)
 plan = BatchPlan.build(lengths, config, num_epochs=2)
@@ -41,7 +43,9 @@ def gradient(table: jax.Array, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
     return jax.value_and_grad(loss)(table)
 
 
-def train(table: jax.Array, batches: JaxLoader, seen: list[tuple[int, int]], stop_after: int | None = None) -> jax.Array:
+def train(
+    table: jax.Array, batches: JaxLoader, seen: list[tuple[int, int]], stop_after: int | None = None
+) -> jax.Array:
     while batches.epoch < plan.num_epochs:
         for step in batches.steps():
             gradients = [gradient(table, batch.arrays)[1] for batch in step]
@@ -64,4 +68,7 @@ table = train(table, batches, seen)
 assert sorted(seen) == [(epoch, sample) for epoch in range(2) for sample in range(len(store))]
 print(f"resumed: each of {len(store)} samples was seen exactly once in each of {plan.num_epochs} epochs")
 assert len(compiled) == len(set(compiled)) <= len(shapes(plan))
-print(f"compiled {len(compiled)} times, once for each of the shapes {', '.join(f'{rows} x {width}' for rows, width in shapes(plan))}")
+print(
+    f"compiled {len(compiled)} times, once for each of the shapes "
+    f"{', '.join(f'{rows} x {width}' for rows, width in shapes(plan))}"
+)

@@ -49,7 +49,9 @@ class TinyModule(lightning.LightningModule):
         return torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
 
-def train(folder: Path, stop_after: int = -1, resume: Path | None = None, *, rank: int = 0, world_size: int = 1) -> TinyModule:
+def train(
+    folder: Path, stop_after: int = -1, resume: Path | None = None, *, rank: int = 0, world_size: int = 1
+) -> TinyModule:
     store, plan = tiny_data()
     module, batches = TinyModule(), loader(plan, store, rank=rank, world_size=world_size, whole_run=True)
     trainer = lightning.Trainer(

@@ -15,7 +15,9 @@ store, plan = tiny_data()
 
 def make_loader() -> StatefulDataLoader:
     """Make a loader. The sampler handles ranks and epochs and the data set makes whole batches: nothing to collate."""
-    return StatefulDataLoader(TokenDataset(store, flat=True), batch_sampler=PlanBatchSampler(plan), collate_fn=as_is, num_workers=2)
+    return StatefulDataLoader(
+        TokenDataset(store, flat=True), batch_sampler=PlanBatchSampler(plan), collate_fn=as_is, num_workers=2
+    )
 
 
 if __name__ == "__main__":

@@ -30,8 +30,12 @@ def tiny_data(n: int = 120, num_epochs: int = 2) -> tuple[TokenStore, BatchPlan]
     tokenizer = load_tokenizer("byte")
     with tempfile.TemporaryDirectory() as folder:
         write_sample_data(Path(folder, "train.jsonl"), n)
-        store = TokenStore.from_samples(Samples(open_source(Path(folder, "train.jsonl")), tokenizer), pad_id=tokenizer.pad_id)
-    lengths = LengthCache.from_lengths(LengthEntry(number, length) for number, length in enumerate(store.lengths.tolist()))
+        store = TokenStore.from_samples(
+            Samples(open_source(Path(folder, "train.jsonl")), tokenizer), pad_id=tokenizer.pad_id
+        )
+    lengths = LengthCache.from_lengths(
+        LengthEntry(number, length) for number, length in enumerate(store.lengths.tolist())
+    )
     packing = PackingConfig(max_length=512)
     config = BatchingConfig(token_budget=512, packing=packing, overflow="truncate", microbatches_per_step=4)
     return store, BatchPlan.build(lengths, config, num_epochs=num_epochs)
@@ -40,7 +44,9 @@ def tiny_data(n: int = 120, num_epochs: int = 2) -> tuple[TokenStore, BatchPlan]
 def tiny_model() -> LlamaForCausalLM:
     """Return a model with the same weights every time, whose attention does not cross the samples of a packed row."""
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=260, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=260, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
     model = LlamaForCausalLM(config)
     model.set_attn_implementation(register())
     return model

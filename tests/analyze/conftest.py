@@ -1,4 +1,7 @@
-"""A browser for the tests of pages. Without one they are skipped; where $BRIM_REQUIRE_BROWSER is set, they fail instead."""
+"""A browser for the tests of pages.
+
+Without one they are skipped; where $BRIM_REQUIRE_BROWSER is set, they fail instead.
+"""
 
 import os
 from pathlib import Path

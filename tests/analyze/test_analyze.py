@@ -44,7 +44,9 @@ def test_a_histogram_counts_every_length_once(lengths, num_bins, bin_width):
     histogram = compute_length_histogram(np.array(lengths, np.int32), num_bins, bin_width)
     assert len(histogram.bins) >= 1
     assert bin_width is not None or len(histogram.bins) <= num_bins
-    assert [bin.count for bin in histogram.bins] == [sum(bin.low <= length <= bin.high for length in lengths) for bin in histogram.bins]
+    assert [bin.count for bin in histogram.bins] == [
+        sum(bin.low <= length <= bin.high for length in lengths) for bin in histogram.bins
+    ]
     assert sum(bin.count for bin in histogram.bins) == histogram.count == len(lengths)
     assert (histogram.shortest, histogram.longest, histogram.total) == (min(lengths), max(lengths), sum(lengths))
     tenths = [*range(0, 1000, 7), 1000]
@@ -70,7 +72,13 @@ def test_lengths_come_in_every_form_people_have_them_in():
     forms.append(LengthCache.from_lengths({"a": 3, "b": 1, "c": 2}))
     forms.append({2**70: 3, 5: 1, 6: 2})
     assert {compute_length_histogram(form).total for form in forms} == {6}
-    for bad, words in [([1.5], "integers"), ([[1]], "one row"), ([-1], "got -1 to -1"), ([2**31], "2147483648"), (["a"], "integers")]:
+    for bad, words in [
+        ([1.5], "integers"),
+        ([[1]], "one row"),
+        ([-1], "got -1 to -1"),
+        ([2**31], "2147483648"),
+        (["a"], "integers"),
+    ]:
         with pytest.raises(DataError, match=words):
             as_table(bad)
 
@@ -78,7 +86,9 @@ def test_lengths_come_in_every_form_people_have_them_in():
 @given(st.lists(st.integers(0, 5) | st.integers(2**40, 2**62), max_size=30))
 def test_values_are_counted_whether_there_is_a_table_for_them_or_not(values):
     distinct, counts = count_values(np.array(values, np.int64))
-    assert dict(zip(distinct.tolist(), counts.tolist(), strict=True)) == {value: values.count(value) for value in values}
+    assert dict(zip(distinct.tolist(), counts.tolist(), strict=True)) == {
+        value: values.count(value) for value in values
+    }
     assert distinct.tolist() == sorted(set(values))
 
 
@@ -89,7 +99,11 @@ def test_every_sample_is_in_one_bucket_or_counted_as_too_long(lengths, edges):
     widths = [min((width for width in spec.widths if width >= length), default=None) for length in lengths]
     for width, bucket in zip(spec.widths, analysis.buckets, strict=True):
         inside = [length for length, padded in zip(lengths, widths, strict=True) if padded == width]
-        assert (bucket.sample_count, bucket.total_tokens, bucket.padded_tokens) == (len(inside), sum(inside), len(inside) * width)
+        assert (bucket.sample_count, bucket.total_tokens, bucket.padded_tokens) == (
+            len(inside),
+            sum(inside),
+            len(inside) * width,
+        )
     assert analysis.too_long == widths.count(None)
     assert analysis.fill.slots == sum(width for width in widths if width is not None)
     assert analysis.efficiency <= 1
@@ -114,15 +128,24 @@ def test_no_edges_beat_a_suggestion_by_its_goal(lengths, num_buckets, goal, max_
     suggestion = suggest_bucket_edges(lengths, num_buckets, goal, max_length)
     assert suggestion.num_buckets <= num_buckets
     assert suggestion.analysis.too_long == len(lengths) - len(kept)
-    rivals = [BucketSpec(edges=inner, overflow_max=max(kept)) for k in range(num_buckets) for inner in combinations(range(1, max(kept)), k)]
+    rivals = [
+        BucketSpec(edges=inner, overflow_max=max(kept))
+        for k in range(num_buckets)
+        for inner in combinations(range(1, max(kept)), k)
+    ]
     assert suggestion.cost == min(analyze_bucket_efficiency(kept, rival).cost(goal) for rival in rivals)
-    assert all(suggestion.cost <= suggest_bucket_edges(kept, num_buckets, other).analysis.cost(goal) for other in OptimizationGoal)
+    assert all(
+        suggestion.cost <= suggest_bucket_edges(kept, num_buckets, other).analysis.cost(goal)
+        for other in OptimizationGoal
+    )
 
 
 def test_a_suggestion_is_what_the_planner_chooses_by_itself():
     lengths = long_tailed(3000)
     suggestion = suggest_bucket_edges(lengths, 6, pad_to_multiple=16)
-    plan = BatchPlan.build(as_table(lengths), BatchingConfig.predictable(num_buckets=6, pad_to_multiple=16, token_budget=8192))
+    plan = BatchPlan.build(
+        as_table(lengths), BatchingConfig.predictable(num_buckets=6, pad_to_multiple=16, token_budget=8192)
+    )
     assert plan.buckets == suggestion.bucket_spec
     assert all(width % 16 == 0 for width in suggestion.bucket_spec.widths)
 
@@ -179,7 +202,8 @@ def test_a_planned_epoch_costs_what_its_microbatches_do(lengths, kind):
     assert found.shapes == len({spec.shape for spec in specs})
     assert found.peak == max(spec.padded_token_count for spec in specs)
     attention = [
-        sum(length**2 for length in spec.lengths.tolist()) if kind == "packed" else spec.batch_size * spec.max_len**2 for spec in specs
+        sum(length**2 for length in spec.lengths.tolist()) if kind == "packed" else spec.batch_size * spec.max_len**2
+        for spec in specs
     ]
     assert found.attention == sum(attention)
     assert found.cost == sum(cost(np.array([spec.padded_token_count for spec in specs]), np.array(attention)))
@@ -196,7 +220,10 @@ def test_strategies_are_ordered_from_most_to_least_waste_on_long_tailed_lengths(
 
 
 @given(
-    st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(8, 64), st.sampled_from([1, 4, 8]), st.none() | st.integers(2, 80)
+    st.lists(st.integers(0, 60), min_size=1, max_size=40),
+    st.integers(8, 64),
+    st.sampled_from([1, 4, 8]),
+    st.none() | st.integers(2, 80),
 )
 def test_all_strategies_hold_the_same_tokens_however_long_samples_are(lengths, budget, multiple, pack_length):
     """Longer ones count as cut to what fits, in all of them."""
@@ -246,7 +273,13 @@ def test_a_report_says_what_to_choose_and_why():
     best = report.suggestions[OptimizationGoal.MINIMIZE_WASTE]
     assert best.analysis.efficiency > report.analysis.efficiency
     names = [strategy.name for strategy in report.strategies]
-    assert names[1:] == ["grouped by length", "4 buckets now", "4 optimal buckets", "sorted windows", "packed rows of 2048"]
+    assert names[1:] == [
+        "grouped by length",
+        "4 buckets now",
+        "4 optimal buckets",
+        "sorted windows",
+        "packed rows of 2048",
+    ]
     text = report.to_ascii()
     assert report.advice in text
     assert all(line.isprintable() and len(line) <= 80 for line in text.splitlines()[:-3])
@@ -266,7 +299,9 @@ def test_a_report_may_start_from_a_histogram():
 
 
 def test_a_report_counts_what_is_too_long_instead_of_failing():
-    report = create_efficiency_report([10] * 99 + [5000], BucketSpec(edges=(16, 64), overflow_max=1024), token_budget=4096)
+    report = create_efficiency_report(
+        [10] * 99 + [5000], BucketSpec(edges=(16, 64), overflow_max=1024), token_budget=4096
+    )
     assert report.analysis.too_long == 1
     assert report.analysis.efficiency <= 1
     assert any("1 sample is longer than 1,024" in note and "5,000" in note for note in report.notes)
@@ -316,7 +351,9 @@ def test_the_budget_may_be_below_the_shortest_sample():
 
 def test_suggestions_of_a_report_hold_every_sample_also_on_a_grid():
     lengths = long_tailed(500, 927)
-    report = create_efficiency_report(lengths, BucketSpec.covering((128, 256, 512), 927), token_budget=4096, pad_to_multiple=16)
+    report = create_efficiency_report(
+        lengths, BucketSpec.covering((128, 256, 512), 927), token_budget=4096, pad_to_multiple=16
+    )
     assert all(suggestion.analysis.too_long == 0 for suggestion in report.suggestions.values())
     assert report.strategies[0].fill.slots % 16 == 0
 
@@ -367,7 +404,9 @@ def test_buckets_are_drawn_into_the_histogram():
 
 
 def test_ten_million_lengths_are_counted_once_and_analysed_as_counts():
-    """How long it takes is measured in benchmarks/analysis.py; here only that nothing depends on the samples any more."""
+    """How long it takes is measured in benchmarks/analysis.py; here only that nothing depends on the samples any
+    more.
+    """
     lengths = Random(0).choices(range(1, 3000), k=20_000)
     counts = LengthCounts.of(lengths)
     many = LengthCounts(counts.lengths, counts.counts * 500)

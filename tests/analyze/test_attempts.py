@@ -56,7 +56,10 @@ def no_memory():
 
 
 def torch_no_memory():
-    raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 "
+        "bytes."
+    )
 
 
 def bug():
@@ -287,7 +290,12 @@ def test_the_child_offers_itself_to_the_kernel_first():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"memory": 0}, "got 0"), ({"max_seconds": 0}, "got 0"), ({"steps": 0}, "got 0"), ({"max_seconds": float("nan")}, "got nan")],
+    [
+        ({"memory": 0}, "got 0"),
+        ({"max_seconds": 0}, "got 0"),
+        ({"steps": 0}, "got 0"),
+        ({"max_seconds": float("nan")}, "got nan"),
+    ],
 )
 def test_numbers_that_cannot_work_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
@@ -323,7 +331,15 @@ V1 = "sys/fs/cgroup/memory/a"
             },
             2**30 - 300,
         ),
-        ({"proc/self/cgroup": "0::/a", f"{V2}/memory.max": "max", f"{V2}/memory.current": 1, f"{V2}/memory.stat": ""}, 8 * 2**30),
+        (
+            {
+                "proc/self/cgroup": "0::/a",
+                f"{V2}/memory.max": "max",
+                f"{V2}/memory.current": 1,
+                f"{V2}/memory.stat": "",
+            },
+            8 * 2**30,
+        ),
         (
             {
                 "proc/self/cgroup": "5:cpu:/x\n4:memory:/a\n0::/",

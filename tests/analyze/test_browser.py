@@ -1,4 +1,7 @@
-"""The page of a plan in a real browser. Whatever a page logs as an error or warning, throws, or asks a network for fails its test."""
+"""The page of a plan in a real browser.
+
+Whatever a page logs as an error or warning, throws, or asks a network for fails its test.
+"""
 
 import re
 from dataclasses import replace
@@ -121,7 +124,9 @@ def test_the_numbers_on_the_page_are_those_of_the_plan_for_every_epoch_and_numbe
             assert text(page, '[data-fact="microbatches"]') == f"{len(real):,}"
             assert text(page, '[data-fact="steps"]') == f"{shares[0].num_steps:,}"
             assert text(page, '[data-fact="shapes"]') == str(len({microbatch.shape for microbatch in real}))
-            assert text(page, "#shapes-words").startswith(f"{len({microbatch.shape for microbatch in real})} distinct shapes")
+            assert text(page, "#shapes-words").startswith(
+                f"{len({microbatch.shape for microbatch in real})} distinct shapes"
+            )
             assert f"{slots - used:,} slots of padding" in text(page, "#waste-words")
 
 
@@ -162,7 +167,9 @@ def test_words_about_the_order_carry_the_statistics(page, report):
         for ranks in (1, 4):
             page.select_option("#world", str(ranks))
             stats = order_stats(epoch.column(metric), epoch.dealt[ranks])
-            numbers = [float(found.replace("−", "-")) for found in re.findall(r"[−-]?\d\.\d{3}", text(page, "#order-words"))]
+            numbers = [
+                float(found.replace("−", "-")) for found in re.findall(r"[−-]?\d\.\d{3}", text(page, "#order-words"))
+            ]
             assert f"{stats.tail:.1%}" in text(page, "#order-words")
             assert numbers[0] == pytest.approx(stats.lag if ranks == 1 else stats.step_lag, abs=6e-4)
             assert numbers[1] == pytest.approx(stats.trend, abs=6e-4)
@@ -180,7 +187,9 @@ def test_an_order_is_called_random_exactly_when_its_numbers_stay_within_what_is_
     said = []
     for report in (*made, ordered):
         words = text(opened(report), "#order-words")
-        near, trend, chance = (abs(float(found.replace("−", "-"))) for found in re.findall(r"[−-]?\d\.\d{3}", words)[:3])
+        near, trend, chance = (
+            abs(float(found.replace("−", "-"))) for found in re.findall(r"[−-]?\d\.\d{3}", words)[:3]
+        )
         said.append("looks random" in words)
         assert said[-1] == (max(near, trend) <= chance), words
     assert said == [True] * 12 + [False]
@@ -190,7 +199,10 @@ def test_switching_epoch_ranks_and_rank_changes_what_is_drawn_and_said(page):
     states = {}
 
     def look(name):
-        states[name] = {chart: drawn(page, chart) for chart in CHARTS} | {"words": text(page, "main"), "facts": text(page, "#facts")}
+        states[name] = {chart: drawn(page, chart) for chart in CHARTS} | {
+            "words": text(page, "main"),
+            "facts": text(page, "#facts"),
+        }
 
     look("start")
     page.select_option("#epoch", "1")
@@ -422,7 +434,9 @@ def test_markup_in_ids_groups_and_paths_is_shown_as_it_is(opened):
         source={"path": f"/data/{NASTY}"},
     )
     page = opened(
-        create_plan_report(BatchPlan.build(lengths, BatchingConfig(token_budget=64, overflow="skip", overflow_max=60)), name=NASTY)
+        create_plan_report(
+            BatchPlan.build(lengths, BatchingConfig(token_budget=64, overflow="skip", overflow_max=60)), name=NASTY
+        )
     )
     choose(page, "by", "group")
     assert page.locator("img, b").count() == 0
@@ -461,7 +475,8 @@ def test_a_page_that_complains_fails_its_test(browser, tmp_path):
 
     path = tmp_path / "bad.html"
     path.write_text(
-        "<!doctype html><script>console.warn('so so'); fetch('http://localhost:9/x').catch(() => 0); throw new Error('bad')</script>"
+        "<!doctype html><script>console.warn('so so'); fetch('http://localhost:9/x').catch(() => 0); throw new "
+        "Error('bad')</script>"
     )
     seen = Opened(browser, path)
     seen.page.wait_for_timeout(200)
@@ -472,6 +487,8 @@ def test_a_page_that_complains_fails_its_test(browser, tmp_path):
 
 def test_entries_with_an_empty_group_have_a_name(opened):
     entries = [LengthEntry(i, 10 + i, "a" if i % 2 else None) for i in range(30)]
-    page = opened(create_plan_report(BatchPlan.build(LengthCache.from_lengths(entries), BatchingConfig(token_budget=64))))
+    page = opened(
+        create_plan_report(BatchPlan.build(LengthCache.from_lengths(entries), BatchingConfig(token_budget=64)))
+    )
     choose(page, "by", "group")
     assert "(no group)" in [row[0] for row in rows(page, "fill")]

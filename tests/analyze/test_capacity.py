@@ -122,7 +122,10 @@ def test_the_knee_is_the_smallest_that_is_nearly_as_fast_as_the_fastest():
     [
         ("out of memory", "6,400 is the largest that fits, 9,000 runs out of memory"),
         ("killed", "6,400 is the largest that fits, 9,000 was killed"),
-        ("too slow", "6,400 is the largest that is fast enough, 9,000 is too slow, and what memory allows was not reached"),
+        (
+            "too slow",
+            "6,400 is the largest that is fast enough, 9,000 is too slow, and what memory allows was not reached",
+        ),
         (None, "6,400 is the largest that was to be tried, and it fits: what memory allows was not reached"),
     ],
 )
@@ -133,9 +136,15 @@ def test_advice_says_what_the_limit_was(why, said):
     assert capacity.limit == (why or "most")
 
 
-@given(fixed=st.floats(0.01, 10), per_unit=st.floats(1e-6, 1e-2), sizes=st.sets(st.integers(1, 10**6), min_size=2, max_size=8))
+@given(
+    fixed=st.floats(0.01, 10),
+    per_unit=st.floats(1e-6, 1e-2),
+    sizes=st.sets(st.integers(1, 10**6), min_size=2, max_size=8),
+)
 def test_lines_find_the_cost_that_is_fixed_and_the_one_of_each_unit(fixed, per_unit, sizes):
-    trials = tuple(Trial(size=size, seconds=fixed + per_unit * size, peak=int(1e9 * fixed) + 70 * size) for size in sizes)
+    trials = tuple(
+        Trial(size=size, seconds=fixed + per_unit * size, peak=int(1e9 * fixed) + 70 * size) for size in sizes
+    )
     capacity = Capacity(unit="tokens", trials=trials)
     for size in sizes:
         assert capacity.seconds(size) == pytest.approx(fixed + per_unit * size, rel=1e-4)
@@ -155,7 +164,9 @@ def test_one_trial_makes_a_line_through_nothing():
 
 
 def found():
-    return find_capacity(machine(5000), Search(unit="tokens", start=512, multiple=64), measured={"model": "tiny", "cores": 2})
+    return find_capacity(
+        machine(5000), Search(unit="tokens", start=512, multiple=64), measured={"model": "tiny", "cores": 2}
+    )
 
 
 def test_a_saved_capacity_is_loaded_as_it_was(tmp_path):
@@ -164,7 +175,11 @@ def test_a_saved_capacity_is_loaded_as_it_was(tmp_path):
     assert Capacity.load(tmp_path / "capacity.json") == capacity == Capacity.from_dict(capacity.to_dict())
     written = json.loads((tmp_path / "capacity.json").read_bytes())
     assert written["format"] == "brim.capacity/1"
-    assert (written["largest"], written["limit"], written["measured"]) == (4992, "out of memory", {"model": "tiny", "cores": 2})
+    assert (written["largest"], written["limit"], written["measured"]) == (
+        4992,
+        "out of memory",
+        {"model": "tiny", "cores": 2},
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["capacity.json"]
 
 
@@ -178,7 +193,10 @@ def test_a_saved_capacity_is_loaded_as_it_was(tmp_path):
         ({"trials": [{"size": "3", "why": None, "seconds": 1, "peak": 1, "detail": ""}]}, "a size is an integer"),
         ({"trials": [{"size": True, "why": None, "seconds": 1, "peak": 1, "detail": ""}]}, "a size is an integer"),
         ({"trials": [{"size": 10**400, "why": None, "seconds": 1, "peak": 1, "detail": ""}]}, "a size is an integer"),
-        ({"trials": [{"size": 3, "why": None, "seconds": float("inf"), "peak": 1, "detail": ""}]}, "truncated or damaged"),
+        (
+            {"trials": [{"size": 3, "why": None, "seconds": float("inf"), "peak": 1, "detail": ""}]},
+            "truncated or damaged",
+        ),
         ({"measured": {"x": float("nan")}}, "truncated or damaged"),
         ({"trials": [{"size": 3, "why": "bored", "seconds": 1, "peak": 1, "detail": ""}]}, "got 'bored'"),
         ({"trials": [{"size": 3, "why": None, "seconds": None, "peak": 1, "detail": ""}]}, "got None and 1 for 3"),

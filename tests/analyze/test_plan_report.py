@@ -1,4 +1,7 @@
-"""Reports of plans: what is said, what is written, how large it is. What the page does is tested in a browser, in test_browser.py."""
+"""Reports of plans: what is said, what is written, how large it is.
+
+What the page does is tested in a browser, in test_browser.py.
+"""
 
 import base64
 import html
@@ -90,7 +93,9 @@ def test_what_is_dropped_is_no_saving():
     made = create_plan_report(plan(n=60, token_budget=4096, drop_last=True, **FIXED))
     before = made.efficiency.strategies[0]
     assert made.own.fill.used < before.fill.used
-    assert made.rows[1].speedup == pytest.approx((made.own.fill.used / made.own.cost) / (before.fill.used / before.cost))
+    assert made.rows[1].speedup == pytest.approx(
+        (made.own.fill.used / made.own.cost) / (before.fill.used / before.cost)
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,9 @@ def test_the_page_says_what_the_plan_is():
 
 
 def test_what_is_skipped_or_dropped_is_counted_and_named():
-    lengths = LengthCache.from_lengths([LengthEntry("short", 3), LengthEntry("a long one", 90), LengthEntry("other", 4)])
+    lengths = LengthCache.from_lengths(
+        [LengthEntry("short", 3), LengthEntry("a long one", 90), LengthEntry("other", 4)]
+    )
     made = BatchPlan.build(lengths, BatchingConfig(token_budget=64, overflow="skip"))
     assert create_plan_report(made).to_dict()["provenance"]["What became of the samples"]["skipped"] == "1: a long one"
     made = BatchPlan.build(lengths, BatchingConfig(token_budget=400, drop_last=True))
@@ -271,7 +278,9 @@ def test_without_matplotlib_a_picture_is_one_line_of_advice(tmp_path, monkeypatc
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"brim.analyze.plan_report.figures needs matplotlib.*pip install 'brim\[plot\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"brim.analyze.plan_report.figures needs matplotlib.*pip install 'brim\[plot\]'"
+    ):
         create_plan_report(plan()).save(tmp_path / "report.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -46,10 +46,20 @@ def test_every_place_holds_the_numbers_of_the_microbatch_that_a_rank_takes(plan,
                 assert (at < 0) == microbatch.is_null
                 if microbatch.is_null:
                     continue
-                found = [int(column[at]) for column in (epoch.rows, epoch.width, epoch.tokens, epoch.slots, epoch.padding, epoch.sequences)]
+                found = [
+                    int(column[at])
+                    for column in (epoch.rows, epoch.width, epoch.tokens, epoch.slots, epoch.padding, epoch.sequences)
+                ]
                 fill = microbatch.fill
                 padding = fill.slots - fill.used
-                assert found == [microbatch.batch_size, microbatch.max_len, fill.used, fill.slots, padding, len(microbatch.samples)]
+                assert found == [
+                    microbatch.batch_size,
+                    microbatch.max_len,
+                    fill.used,
+                    fill.slots,
+                    padding,
+                    len(microbatch.samples),
+                ]
                 assert (epoch.attention[at], epoch.cost[at]) == (attention(microbatch), cost(microbatch))
                 assert epoch.bucket[at] == microbatch.bucket_id
                 if epoch.group is not None:
@@ -115,7 +125,12 @@ def test_statistics_of_an_order_are_those_of_their_definitions(plan, ranks, metr
         return
     last = values[-max(len(values) // 100, 1) :]
     tail = np.mean(last) / np.mean(values) if sum(values) else float("nan")
-    expected = [pearson(values[:-1], values[1:]), pearson(means[:-1], means[1:]), pearson(ranked(values), range(len(values))), tail]
+    expected = [
+        pearson(values[:-1], values[1:]),
+        pearson(means[:-1], means[1:]),
+        pearson(ranked(values), range(len(values))),
+        tail,
+    ]
     assert [stats.lag, stats.step_lag, stats.trend, stats.tail] == pytest.approx(expected, nan_ok=True, abs=1e-9)
 
 
@@ -159,9 +174,13 @@ def test_a_share_is_seen_as_its_rank_sees_it(tmp_path_factory, plan, ranks, data
     assert (view.rank, view.world_sizes) == (rank, (ranks,))
     for epoch in view.epochs:
         places = epoch.dealt[ranks].places[:, 0]
-        seen = [(int(epoch.rows[at]), int(epoch.width[at]), int(epoch.tokens[at])) if at >= 0 else None for at in places]
+        seen = [
+            (int(epoch.rows[at]), int(epoch.width[at]), int(epoch.tokens[at])) if at >= 0 else None for at in places
+        ]
         taken = share.get_epoch(epoch.epoch)
-        assert seen == [None if microbatch.is_null else (*microbatch.shape, microbatch.token_count) for microbatch in taken]
+        assert seen == [
+            None if microbatch.is_null else (*microbatch.shape, microbatch.token_count) for microbatch in taken
+        ]
         assert len(epoch) == sum(not microbatch.is_null for microbatch in taken)
 
 

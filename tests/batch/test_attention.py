@@ -1,4 +1,6 @@
-"""However sequences are laid out and whichever attention keeps them apart, a model computes the same as for one sequence at a time."""
+"""However sequences are laid out and whichever attention keeps them apart, a model computes the same as for one
+sequence at a time.
+"""
 
 import tracemalloc
 import warnings
@@ -76,7 +78,9 @@ def test_segment_attention_is_dense_attention_under_the_mask_of_the_segments(len
         mask = mask & (at[:, None] - at[None, :] < window)
     query, key, value = heads(batch, query_heads=counts[0], key_heads=counts[1])
     expected = dense(query, key, value, torch.from_numpy(mask)[:, None])
-    found, _ = segment_attention(None, query, key, value, cu_seq_lens_q=torch.from_numpy(batch.cu_seqlens), sliding_window=window)
+    found, _ = segment_attention(
+        None, query, key, value, cu_seq_lens_q=torch.from_numpy(batch.cu_seqlens), sliding_window=window
+    )
     torch.testing.assert_close(found.transpose(1, 2), expected, rtol=1e-5, atol=1e-5)
     weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     wanted = torch.autograd.grad((expected * weight).sum(), (query, key, value))
@@ -115,7 +119,9 @@ def test_segments_are_told_in_one_row_only_and_caches_are_refused():
     query, key, value = heads(layout([[9], [9]], 9))
     with pytest.raises(OptionError, match="the batch is 2 rows of 9 tokens; it must be one row"):
         segment_attention(None, query, key, value, cu_seq_lens_q=torch.tensor([0, 4, 9]))
-    with pytest.raises(OptionError, match=r'1 new tokens cannot attend to 9 cached ones; before generating, call .*"sdpa"'):
+    with pytest.raises(
+        OptionError, match=r'1 new tokens cannot attend to 9 cached ones; before generating, call .*"sdpa"'
+    ):
         segment_attention(None, query[:, :, -1:], key, value)
 
 
@@ -135,12 +141,14 @@ def test_a_block_mask_is_the_dense_mask_entry_by_entry(batch, block):
     padded = np.zeros((rows, count * block, count * block), bool)
     padded[:, :width, :width] = mask
     tiles = padded.reshape(rows, count, block, count, block).swapaxes(2, 3)
-    assert np.array_equal(blocks.to_dense()[:, 0].bool().numpy(), tiles.any((3, 4)))  # blocks that are looked at hold something
+    # Blocks that are looked at hold something.
+    assert np.array_equal(blocks.to_dense()[:, 0].bool().numpy(), tiles.any((3, 4)))
     assert blocks.shape == (rows, 1, width, width)
     full = np.zeros((rows, count, count), bool)
     for row, line in np.ndindex(rows, count):
         full[row, line, blocks.full_kv_indices[row, 0, line, : int(blocks.full_kv_num_blocks[row, 0, line])]] = True
-    assert not (full & ~tiles.all((3, 4))).any()  # blocks that are looked at without a mask hold nothing but what is allowed
+    # Blocks that are looked at without a mask hold nothing but what is allowed.
+    assert not (full & ~tiles.all((3, 4))).any()
 
 
 @EAGER
@@ -193,7 +201,9 @@ def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )
     return GPT2LMHeadModel(config)
 
 
@@ -238,7 +248,9 @@ def one_at_a_time(store):
 def assert_same(found, expected):
     assert found[0] == pytest.approx(expected[0], rel=1e-5)
     for name, gradient in expected[1].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-5, atol=1e-5 * float(gradient.abs().max()), msg=name)
+        torch.testing.assert_close(
+            found[1][name], gradient, rtol=1e-5, atol=1e-5 * float(gradient.abs().max()), msg=name
+        )
 
 
 def packed_rows(plan, store):
@@ -247,7 +259,11 @@ def packed_rows(plan, store):
 
 def with_mask(batch):
     mask = create_segment_attention_mask(batch.segment_ids.numpy(), kind="additive")
-    return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "attention_mask": torch.from_numpy(mask)[:, None]}
+    return {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "attention_mask": torch.from_numpy(mask)[:, None],
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -269,7 +285,8 @@ def test_packed_padded_and_one_at_a_time_give_the_same_loss_and_gradients(make, 
     assert pad_id in store.tokens
     packed, padded = make_plan(store, PACKED), make_plan(store, PADDED)
     model = make()
-    expected = loss_and_gradients(model, one_at_a_time(store), lambda batch: {"input_ids": batch.input_ids})  # as transformers does it
+    # As transformers does it.
+    expected = loss_and_gradients(model, one_at_a_time(store), lambda batch: {"input_ids": batch.input_ids})
     model.set_attn_implementation(register())
     assert_same(loss_and_gradients(model, loader(packed, store)), expected)
     assert_same(loss_and_gradients(model, loader(padded, store)), expected)
@@ -291,7 +308,9 @@ def test_other_attention_agrees_with_the_dense_mask_of_the_segments(make, attent
 @pytest.mark.parametrize("make", [llama, gpt2])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_segments_that_transformers_finds_by_positions_are_ours(make, attention):
-    """It reads positions that restart, and knows nothing of boundaries; and it does so only without a cache, as `inputs()` says."""
+    """It reads positions that restart, and knows nothing of boundaries; and it does so only without a cache, as
+    `inputs()` says.
+    """
     store = make_store(40)
     model = make()
     expected = loss_and_gradients(model, one_at_a_time(store))
@@ -330,7 +349,9 @@ def test_registering_again_changes_nothing():
 
 
 def test_samples_without_tokens_go_through_a_model():
-    batch = TensorBatch.of(default_collate([Sample("a", [], []), Sample("b", [], [])], dtype=np.int64, max_len=1).flat())
+    batch = TensorBatch.of(
+        default_collate([Sample("a", [], []), Sample("b", [], [])], dtype=np.int64, max_len=1).flat()
+    )
     model = llama()
     model.set_attn_implementation(register())
     assert model(**batch.inputs()).logits.isfinite().all()

@@ -45,8 +45,13 @@ from brim.core.npz import NpzArchive, npz_bytes
 from brim.data.lengths import LengthEntry
 
 random = np.random.default_rng(0)
-SAMPLES = [Sample(f"s{i}", random.integers(0, 99, n), random.integers(0, 2, n)) for i, n in enumerate(random.integers(1, 40, size=60))]
-TABLE = LengthCache.from_lengths([LengthEntry(s.id, s.length) for s in SAMPLES], dataset_hash="data", tokenizer_hash="byte")
+SAMPLES = [
+    Sample(f"s{i}", random.integers(0, 99, n), random.integers(0, 2, n))
+    for i, n in enumerate(random.integers(1, 40, size=60))
+]
+TABLE = LengthCache.from_lengths(
+    [LengthEntry(s.id, s.length) for s in SAMPLES], dataset_hash="data", tokenizer_hash="byte"
+)
 STORE = TokenStore.from_samples(SAMPLES, pad_id=7, dataset_hash="data", tokenizer_hash="byte")
 PLAN = BatchPlan.build(TABLE, BatchingConfig(token_budget=200), num_epochs=2)
 
@@ -65,7 +70,9 @@ def written(tmp_path):
 
 
 def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 def one(directory, epoch=0, number=0):
@@ -83,7 +90,11 @@ def test_what_is_read_is_what_was_collated(case, ranks, flat, dtype):
             writer = BatchWriter(share, case.store, path / str(rank), layout)
             assert writer.write_all() == (share.total_microbatches, 0)
             reader = BatchReader(path / str(rank))
-            assert (len(reader), reader.num_epochs, reader.fingerprint) == (share.total_microbatches, share.num_epochs, share.fingerprint)
+            assert (len(reader), reader.num_epochs, reader.fingerprint) == (
+                share.total_microbatches,
+                share.num_epochs,
+                share.fingerprint,
+            )
             counts.add(len(reader))
             for epoch in range(share.num_epochs):
                 batches = reader.iter_epoch(epoch)
@@ -113,7 +124,9 @@ def test_a_run_goes_on_from_any_batch_with_the_rest(case, data):
         assert [batch.ids for batch in rest] == [spec.samples for _, _, spec in share.iter_from(run[at].after)]
 
 
-@given(arrays(st.sampled_from(["u1", "<i4", "<i8", "<u2"]), array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
+@given(
+    arrays(st.sampled_from(["u1", "<i4", "<i8", "<u2"]), array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+)
 def test_arrays_are_written_as_numpy_writes_them(array):
     with np.load(io.BytesIO(npz_bytes({"x": array})), allow_pickle=False) as read:
         assert read["x"].dtype == array.dtype
@@ -210,7 +223,9 @@ def test_killed_again_and_again_it_goes_on_and_ends_with_the_same_bytes(written,
 def test_epochs_can_be_written_one_by_one_in_any_order(written, tmp_path):
     writer = BatchWriter(PLAN, STORE, tmp_path / "out")
     assert writer.write_epoch(1) == (PLAN.num_microbatches(1), 0)
-    with pytest.raises(DamagedError, match=rf"lacks {PLAN.num_microbatches(0)} of its .* first is batch_000000\.npz; write them again"):
+    with pytest.raises(
+        DamagedError, match=rf"lacks {PLAN.num_microbatches(0)} of its .* first is batch_000000\.npz; write them again"
+    ):
         BatchReader(tmp_path / "out").iter_epoch(0)
     assert len(list(BatchReader(tmp_path / "out").iter_epoch(1))) == PLAN.num_microbatches(1)
     writer.write_epoch(0)
@@ -259,7 +274,9 @@ as_mappings = {s.id: {"input_ids": s.input_ids.tolist(), "loss_mask": s.loss_mas
 def test_samples_may_come_in_a_list_or_by_id_in_any_order(source, written, tmp_path):
     BatchWriter(PLAN, source, tmp_path / "out", pad_id=7).write_all()
     for epoch in range(2):
-        for mine, theirs in zip(BatchReader(tmp_path / "out").iter_epoch(epoch), BatchReader(written).iter_epoch(epoch), strict=True):
+        for mine, theirs in zip(
+            BatchReader(tmp_path / "out").iter_epoch(epoch), BatchReader(written).iter_epoch(epoch), strict=True
+        ):
             assert_same(mine, theirs)
 
 
@@ -276,9 +293,17 @@ def test_a_sample_without_a_mask_is_learned_whole_and_mixed_ids_are_texts(tmp_pa
         (SAMPLES[:-1], MismatchError, "sample 's59' is not among the 59 that were given"),
         ([*SAMPLES, Sample("new", [1], [1])], MismatchError, "does not know sample 'new' and has 60 of the 61"),
         ([*SAMPLES, SAMPLES[3]], DataError, "id 's3' comes twice; ids must be unique"),
-        ({**as_mappings, "s1": {"input_ids": [1, 2], "loss_mask": [1]}}, DataError, "sample 's1': loss_mask has 1 entries for 2 tokens"),
+        (
+            {**as_mappings, "s1": {"input_ids": [1, 2], "loss_mask": [1]}},
+            DataError,
+            "sample 's1': loss_mask has 1 entries for 2 tokens",
+        ),
         ({**as_mappings, "s1": {"tokens": [1]}}, DataError, "sample 's1' has no input_ids (keys: tokens)"),
-        ({**as_mappings, "s1": {"input_ids": [1] * 50}}, MismatchError, "built for other lengths: 1 samples differ, the first is 's1'"),
+        (
+            {**as_mappings, "s1": {"input_ids": [1] * 50}},
+            MismatchError,
+            "built for other lengths: 1 samples differ, the first is 's1'",
+        ),
         (TokenStore.from_samples(SAMPLES, dataset_hash="other"), MismatchError, "built for other data"),
         (TokenStore.from_samples(SAMPLES, tokenizer_hash="gpt2"), MismatchError, "built for another tokenizer"),
     ],
@@ -303,13 +328,15 @@ def test_a_directory_of_something_else_is_refused_and_kept(written, tmp_path):
     refused = {
         "another plan": lambda: BatchWriter(other_plan, STORE, written),
         "other data (data, not data-2)": lambda: BatchWriter(*other_data, written),
-        "another tokenizer or row format (byte, not gpt2)": lambda: BatchWriter(*replace_hashes(tokenizer_hash="gpt2"), written),
+        "another tokenizer or row format (byte, not gpt2)": lambda: BatchWriter(
+            *replace_hashes(tokenizer_hash="gpt2"), written
+        ),
         "another pad id (7, not 0)": lambda: BatchWriter(PLAN, STORE, written, pad_id=0),
         "another rank (0, not 1)": lambda: BatchWriter(PLAN.shard(1, 2), STORE, written),
         "another number of ranks (1, not 2)": lambda: BatchWriter(PLAN.shard(0, 2), STORE, written),
         "other optimizer steps (1, not 2)": lambda: BatchWriter(PLAN.with_step_size(2), STORE, written),
-        "another collate function (brim.batch.collate.collate, not brim.batch.collate.collate(dtype=int64))": lambda: BatchWriter(
-            PLAN, STORE, written, partial(collate, dtype=np.int64)
+        "another collate function (brim.batch.collate.collate, not brim.batch.collate.collate(dtype=int64))": lambda: (
+            BatchWriter(PLAN, STORE, written, partial(collate, dtype=np.int64))
         ),
     }
     for words, make in refused.items():
@@ -407,7 +434,8 @@ def test_a_collate_function_that_does_not_follow_the_plan_is_named(tmp_path):
         return replace(batch, positions=batch.positions[:, :-1])
 
     with pytest.raises(
-        OptionError, match=r"fewer was asked for batch 0 of epoch 0 and .* samples, and gave batch 0 .* keep what the plan says"
+        OptionError,
+        match=r"fewer was asked for batch 0 of epoch 0 and .* samples, and gave batch 0 .* keep what the plan says",
     ):
         BatchWriter(PLAN, STORE, tmp_path / "a", fewer).write_all()
     with pytest.raises(OptionError, match="crooked gave a batch that cannot be kept: its arrays have different shapes"):
@@ -589,7 +617,9 @@ def test_a_flipped_bit_never_changes_what_is_read(shared, data):
 def test_files_that_are_missing_renamed_swapped_or_strange_are_noticed(written, tmp_path):
     reader = BatchReader(written)
     one(written, 0, 4).rename(written / "epoch_0" / "batch_4.npz")
-    with pytest.raises(DamagedError, match=r"lacks 1 of its \d+ batches, the first is batch_000004\.npz, and holds batch_4\.npz"):
+    with pytest.raises(
+        DamagedError, match=r"lacks 1 of its \d+ batches, the first is batch_000004\.npz, and holds batch_4\.npz"
+    ):
         reader.iter_epoch(0)
     with pytest.raises(DamagedError, match=r"batch_000004\.npz is missing"):
         reader.get_batch(0, 4)
@@ -597,7 +627,9 @@ def test_files_that_are_missing_renamed_swapped_or_strange_are_noticed(written, 
     assert reader.get_batch(0, 5).index == 5
     (written / "epoch_0" / "batch_4.npz").rename(one(written, 0, 4))
     (written / "epoch_1" / "notes.txt").touch()
-    with pytest.raises(DamagedError, match=r"epoch_1 holds notes\.txt, which does not belong there \(1 in all\); remove it"):
+    with pytest.raises(
+        DamagedError, match=r"epoch_1 holds notes\.txt, which does not belong there \(1 in all\); remove it"
+    ):
         reader.iter_epoch(1)
     (written / "epoch_1" / "notes.txt").unlink()
 
@@ -634,7 +666,10 @@ def test_a_manifest_that_is_not_whole_ours_or_of_this_version_is_refused(written
         (whole[:-30], "truncated or damaged"),
         ("[]", "truncated or damaged"),
         (whole.replace('"pad_id": 7', '"pad_id": 8'), "was altered"),
-        (whole.replace("brim.batches/1", "brim.batches/2"), r"version brim\.batches/2, this brim reads brim\.batches/1"),
+        (
+            whole.replace("brim.batches/1", "brim.batches/2"),
+            r"version brim\.batches/2, this brim reads brim\.batches/1",
+        ),
     ]:
         manifest.write_text(text)
         with pytest.raises(DamagedError, match=words):
@@ -664,7 +699,9 @@ except Exception as error:
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(tmp_path):
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path), "1000"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), "1000"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == f"OptionError: cannot write {one(tmp_path)}: File too large"
     assert list((tmp_path / "epoch_0").iterdir()) == []
     samples = [Sample(i, [1] * 1000, [1] * 1000) for i in range(4)]

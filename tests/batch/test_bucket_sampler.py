@@ -1,4 +1,6 @@
-"""`BucketSampler` over an HDF5 file: the same batches with any number of workers, however they are started, and after a kill."""
+"""`BucketSampler` over an HDF5 file: the same batches with any number of workers, however they are started, and after a
+kill.
+"""
 
 import itertools
 import json
@@ -22,7 +24,8 @@ from brim.data.nested.open import open_nested, write_nested
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata calls it
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # Python 3.12 about threads of the parent
-    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),  # on a machine with one core
+    # On a machine with one core.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),
 ]
 
 BUDGET = 300
@@ -34,7 +37,12 @@ def histories(count=240):
         depth = number % 4
         sizes = random.integers(5, 30, depth + 1).tolist()
         stretches = [{"states": np.full((n, 2), number), "rewards": random.random(n).astype(np.float32)} for n in sizes]
-        yield {"id": f"h{number}", "compression_depth": depth, "compression_stages": stretches[:-1], "context": stretches[-1]}
+        yield {
+            "id": f"h{number}",
+            "compression_depth": depth,
+            "compression_stages": stretches[:-1],
+            "context": stretches[-1],
+        }
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,11 @@ def loading(path, *, num_workers=0, context=None, state=None, kind=DataLoader, *
     sampler = BucketSampler(dataset, **({"token_budget": BUDGET} | options))
     if state is not None:
         sampler.load_state_dict(state)
-    workers = {"num_workers": num_workers, "multiprocessing_context": context, "persistent_workers": True} if num_workers else {}
+    workers = (
+        {"num_workers": num_workers, "multiprocessing_context": context, "persistent_workers": True}
+        if num_workers
+        else {}
+    )
     return kind(dataset, batch_sampler=sampler, collate_fn=collate_compressed_batch, **workers)
 
 
@@ -63,7 +75,9 @@ def equal(first, second):
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "context"), [(2, "fork"), (4, "fork"), (2, "spawn"), (4, CONTEXT)], ids=["2-fork", "4-fork", "2-spawn", "4-forkserver"]
+    ("num_workers", "context"),
+    [(2, "fork"), (4, "fork"), (2, "spawn"), (4, CONTEXT)],
+    ids=["2-fork", "4-fork", "2-spawn", "4-forkserver"],
 )
 def test_batches_do_not_depend_on_the_number_of_workers_or_how_they_are_started(path, num_workers, context):
     alone = loading(path)
@@ -75,7 +89,8 @@ def test_batches_do_not_depend_on_the_number_of_workers_or_how_they_are_started(
         for batch in batches:
             for stage in (*batch["compression_stages"], batch["context"]):
                 numbers = torch.tensor([int(id[1:]) for id in batch["id"]])
-                assert torch.equal(stage["states"][..., 0], numbers[:, None] * stage["mask"])  # the right rows of the file
+                # The right rows of the file.
+                assert torch.equal(stage["states"][..., 0], numbers[:, None] * stage["mask"])
 
 
 SCRIPT = """
@@ -147,7 +162,9 @@ def test_a_state_counts_what_came_out_of_a_plain_loader_wherever_its_workers_are
             state = loader.batch_sampler.state_dict(done=done)
             again = BucketSampler(open_nested(path), token_budget=BUDGET)
             again.load_state_dict(json.loads(json.dumps(state)))
-            assert (again.epoch, len(seen)) == ((epoch, len(seen)) if done < len_of(path, epoch) else (epoch + 1, len(seen)))
+            assert (again.epoch, len(seen)) == (
+                (epoch, len(seen)) if done < len_of(path, epoch) else (epoch + 1, len(seen))
+            )
             if done in (3, first - 1):
                 rest = [[f"h{row}" for row in rows] for rows in again]
                 assert rest == order[len(seen) : first if epoch == 0 else len(order)]
@@ -163,7 +180,10 @@ def test_a_state_counts_what_came_out_of_a_plain_loader_wherever_its_workers_are
 
 
 def test_buckets_are_the_rows_of_each_compression_depth(path):
-    naive = {depth: [row for row, sample in enumerate(histories()) if sample["compression_depth"] == depth] for depth in range(4)}
+    naive = {
+        depth: [row for row, sample in enumerate(histories()) if sample["compression_depth"] == depth]
+        for depth in range(4)
+    }
     sampler = BucketSampler(open_nested(path), batch_size=8)
     assert sampler.buckets == naive
     assert all(set(rows) <= set(bucket) for rows in sampler for bucket in naive.values() if rows[0] in bucket)

@@ -33,7 +33,12 @@ from brim.data.tokenizer.base import load_tokenizer
 
 
 def microbatches(plan, ranks=1):
-    return [spec for rank in range(ranks) for epoch in range(plan.num_epochs) for spec in plan.shard(rank, ranks).iter_epoch(epoch)]
+    return [
+        spec
+        for rank in range(ranks)
+        for epoch in range(plan.num_epochs)
+        for spec in plan.shard(rank, ranks).iter_epoch(epoch)
+    ]
 
 
 @given(cases(), st.sampled_from([np.int32, np.int64]), st.booleans(), st.integers(1, 3))
@@ -44,9 +49,18 @@ def test_a_batch_is_what_a_loop_over_its_tokens_makes(case, dtype, flat, ranks):
         for name, expected in naive(spec, case.samples, case.pad_id, flat=flat).items():
             assert np.array_equal(getattr(batch, name), expected), name
         assert batch.tokens.dtype == batch.labels.dtype == batch.positions.dtype == dtype
-        assert (batch.segment_ids.dtype, batch.loss_mask.dtype, batch.cu_seqlens.dtype) == (np.int32, np.uint8, np.int32)
+        assert (batch.segment_ids.dtype, batch.loss_mask.dtype, batch.cu_seqlens.dtype) == (
+            np.int32,
+            np.uint8,
+            np.int32,
+        )
         assert batch.spec is spec
-        assert (batch.ids, batch.epoch, batch.index, batch.bucket_id) == (spec.samples, spec.epoch, spec.index, spec.bucket_id)
+        assert (batch.ids, batch.epoch, batch.index, batch.bucket_id) == (
+            spec.samples,
+            spec.epoch,
+            spec.index,
+            spec.bucket_id,
+        )
         assert (batch.after, batch.ends_step, batch.packed) == (spec.after, spec.ends_step, spec.packed)
         assert (batch.input_ids is batch.tokens, batch.sample_ids, batch.is_null) == (True, batch.ids, spec.is_null)
 
@@ -72,7 +86,9 @@ def test_every_token_comes_back_from_the_batches_of_an_epoch(case):
         for spec in case.plan.iter_epoch(epoch):
             batch = collate(spec, case.store)
             tokens = batch.tokens[batch.segment_ids != 0]
-            for id, start, first, last in zip(batch.ids, spec.starts, batch.cu_seqlens, batch.cu_seqlens[1:], strict=False):
+            for id, start, first, last in zip(
+                batch.ids, spec.starts, batch.cu_seqlens, batch.cu_seqlens[1:], strict=False
+            ):
                 pieces[id][int(start)] = tokens[first:last].tolist()
         for sample in case.samples:
             whole = [token for start in sorted(pieces[sample.id]) for token in pieces[sample.id][start]]
@@ -143,7 +159,10 @@ def test_only_two_types_of_numbers_and_the_own_data_are_taken():
     [
         ({"dataset_hash": "other" * 2}, "built for other data: it expects data-1.., this is othero.."),
         ({"tokenizer_hash": "other"}, "built for another tokenizer or row format: it expects byte.., this is other.."),
-        ({"lengths": [3, 2]}, "built for other lengths: 1 samples differ, the first is 'b' with 1 tokens in the plan and 2 in the data"),
+        (
+            {"lengths": [3, 2]},
+            "built for other lengths: 1 samples differ, the first is 'b' with 1 tokens in the plan and 2 in the data",
+        ),
         ({"lengths": [3]}, "built for other data: it has 2 samples, the data 1"),
     ],
 )
@@ -234,5 +253,7 @@ def test_a_plan_made_by_hand_is_compared_with_samples_that_are_tokenised_on_the_
     (tmp_path / "rows.jsonl").write_text('{"text": "four"}\n{"text": "seven tokens"}\n')
     samples = Samples(open_source(tmp_path / "rows.jsonl"), load_tokenizer("byte"))
     check_belongs(BatchPlan.build({0: 5, 1: 13}), samples)
-    with pytest.raises(MismatchError, match="1 samples differ, the first is 1 with 5 tokens in the plan and 13 in the data"):
+    with pytest.raises(
+        MismatchError, match="1 samples differ, the first is 1 with 5 tokens in the plan and 13 in the data"
+    ):
         check_belongs(BatchPlan.build({0: 5, 1: 5}), samples)

@@ -1,4 +1,6 @@
-"""The examples of each framework, and what they promise: nothing seen twice, nothing lost, on real processes, stopped and continued."""
+"""The examples of each framework, and what they promise: nothing seen twice, nothing lost, on real processes, stopped
+and continued.
+"""
 
 import contextlib
 import importlib
@@ -65,12 +67,21 @@ def test_the_example_of_jax_runs_and_sees_every_sample_once():
     command = [sys.executable, "-W", "error", str(EXAMPLES / "jax_loop.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [fact for fact in ("stopped after 5 steps", ONCE, "once for each of the shapes") if fact not in done.stdout] == []
+    assert [
+        fact for fact in ("stopped after 5 steps", ONCE, "once for each of the shapes") if fact not in done.stdout
+    ] == []
 
 
 def test_every_example_is_run_here_and_listed():
     names = sorted(path.name for path in EXAMPLES.glob("*.py"))
-    assert names == ["accelerate_loop.py", "hf_trainer.py", "jax_loop.py", "lightning_fit.py", "stateful_dataloader.py", "tiny.py"]
+    assert names == [
+        "accelerate_loop.py",
+        "hf_trainer.py",
+        "jax_loop.py",
+        "lightning_fit.py",
+        "stateful_dataloader.py",
+        "tiny.py",
+    ]
     listed = (EXAMPLES.parent / "README.md").read_text()
     assert [name for name in names if f"`integrations/{name}`" not in listed] == []
 
@@ -89,7 +100,9 @@ def weights(path):
 
 
 def close(left, right, tolerance):
-    return left.keys() == right.keys() and all(torch.allclose(left[name], right[name], rtol=0, atol=tolerance) for name in left)
+    return left.keys() == right.keys() and all(
+        torch.allclose(left[name], right[name], rtol=0, atol=tolerance) for name in left
+    )
 
 
 def once(seen, epochs=2, samples=120):
@@ -167,9 +180,15 @@ def lightning_train(_rank, folder, stop_after, resume, world_size):
     """Ranks one after the other: to Lightning each is a run by itself."""
     seen, last = [], None
     for rank in range(world_size):
-        module = example("lightning_fit").train(Path(folder, str(rank)), stop_after, resume, rank=rank, world_size=world_size)
+        module = example("lightning_fit").train(
+            Path(folder, str(rank)), stop_after, resume, rank=rank, world_size=world_size
+        )
         seen, last = seen + module.seen, module
-    return seen, last.trainer.global_step, {name: weight.detach().numpy() for name, weight in last.model.state_dict().items()}
+    return (
+        seen,
+        last.trainer.global_step,
+        {name: weight.detach().numpy() for name, weight in last.model.state_dict().items()},
+    )
 
 
 def test_lightning_continues_exactly_on_any_number_of_ranks(tmp_path):

@@ -17,7 +17,9 @@ fork_hook = os.register_at_fork
 
 def import_jax():
     """JAX warns whoever forks later in this process, as other tests do. Their children do not use it."""
-    os.register_at_fork = lambda **hooks: None if hooks.get("before", print).__module__.startswith("jax") else fork_hook(**hooks)
+    os.register_at_fork = lambda **hooks: (
+        None if hooks.get("before", print).__module__.startswith("jax") else fork_hook(**hooks)
+    )
     try:
         jax = pytest.importorskip("jax")
         jax.numpy.zeros(1).block_until_ready()
@@ -42,7 +44,9 @@ def loss_of(tokens, labels, table, xp):
     scores = logits - xp.log(xp.sum(xp.exp(logits), axis=-1, keepdims=True))
     targets = labels[:, 1:]
     learned = targets >= 0
-    return -xp.sum(xp.where(learned, xp.take_along_axis(scores, xp.where(learned, targets, 0)[..., None], -1)[..., 0], 0))
+    return -xp.sum(
+        xp.where(learned, xp.take_along_axis(scores, xp.where(learned, targets, 0)[..., None], -1)[..., 0], 0)
+    )
 
 
 @pytest.mark.parametrize("config", [BUCKETS, PACKED, EDGES], ids=["buckets", "packed", "edges"])
@@ -84,7 +88,10 @@ def test_a_batch_is_the_planned_one_with_rows_of_padding_below():
         planned = collate(microbatch, STORE, pad_id=7)
         rows = planned.batch_size
         for array, expected, padding in zip(
-            batch.arrays, (planned.tokens, planned.labels, planned.positions, planned.segment_ids), (7, -100, 0, 0), strict=True
+            batch.arrays,
+            (planned.tokens, planned.labels, planned.positions, planned.segment_ids),
+            (7, -100, 0, 0),
+            strict=True,
         ):
             assert (array.shape, array.dtype) == (batch.shape, jnp.int32)
             assert np.array_equal(array[:rows], expected)
@@ -107,9 +114,15 @@ def test_an_empty_microbatch_has_the_smallest_shape():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BatchingConfig(token_budget=128), r"as wide as their longest row.*BatchingConfig.predictable\(...\) or packing"),
+        (
+            BatchingConfig(token_budget=128),
+            r"as wide as their longest row.*BatchingConfig.predictable\(...\) or packing",
+        ),
         (BatchingConfig(token_budget=128, bucket_edges=(16,)), "as wide as their longest row"),
-        (BatchingConfig(token_budget=128, packing=PackingConfig(max_length=64, pad_to_max=False)), "pack with pad_to_max"),
+        (
+            BatchingConfig(token_budget=128, packing=PackingConfig(max_length=64, pad_to_max=False)),
+            "pack with pad_to_max",
+        ),
     ],
 )
 def test_plans_without_fixed_shapes_are_refused_with_the_way_out(config, message):

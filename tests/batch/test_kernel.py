@@ -18,7 +18,12 @@ def stored_as(store, dtype):
     return TokenStore(tokens, learned, store.starts + 3, store.lengths, pad_id=store.pad_id)
 
 
-@given(cases(), st.sampled_from([np.uint16, np.uint32, np.int32, np.int64]), st.sampled_from([np.int32, np.int64]), st.booleans())
+@given(
+    cases(),
+    st.sampled_from([np.uint16, np.uint32, np.int32, np.int64]),
+    st.sampled_from([np.int32, np.int64]),
+    st.booleans(),
+)
 def test_the_kernel_agrees_with_its_twin(case, source, dtype, flat):
     store = stored_as(case.store, source)
     for rank in range(2):

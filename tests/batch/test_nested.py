@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.nested import nested_samples, normal, same
 
-from brim import BucketSampler, DataError, MismatchError, OptionError, collate_compressed_batch, nested_collate, structure_of
+from brim import (
+    BucketSampler,
+    DataError,
+    MismatchError,
+    OptionError,
+    collate_compressed_batch,
+    nested_collate,
+    structure_of,
+)
 from brim.data.nested.structure import PINNED, outline
 
 
@@ -61,7 +69,10 @@ def test_every_batch_of_a_bucket_sampler_has_one_structure_and_every_sample_come
 @given(nested_samples(max_size=12), st.integers(1, 4), st.integers(30, 200))
 def test_over_ranks_every_sample_comes_once_and_a_budget_is_a_bound(samples, world_size, budget):
     samples = [{**sample, "tail": np.zeros(2)} for sample in samples]
-    ranks = [BucketSampler(samples, token_budget=budget, overflow="skip", rank=rank, world_size=world_size) for rank in range(world_size)]
+    ranks = [
+        BucketSampler(samples, token_budget=budget, overflow="skip", rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
     assert len({len(rank) for rank in ranks}) == 1
     batches = [rows for rank in ranks for rows in rank]
     left_out = set(ranks[0].plan.skipped())
@@ -92,10 +103,16 @@ def test_what_differs_is_said_with_its_place():
         return str(error.value)
 
     steps = np.zeros(3)
-    assert "stages has 1 items in the first and 2 in the second" in mixed({"stages": [steps]}, {"stages": [steps, steps]})
+    assert "stages has 1 items in the first and 2 in the second" in mixed(
+        {"stages": [steps]}, {"stages": [steps, steps]}
+    )
     assert "x/y is only in the second" in mixed({"x": {}}, {"x": {"y": 1}})
-    assert "x is float64[*] in the first and float64[*, 2] in the second" in mixed({"x": steps}, {"x": np.zeros((3, 2))})
-    assert "compression_depth is 1 in the first and 2 in the second" in mixed({"compression_depth": 1}, {"compression_depth": 2})
+    assert "x is float64[*] in the first and float64[*, 2] in the second" in mixed(
+        {"x": steps}, {"x": np.zeros((3, 2))}
+    )
+    assert "compression_depth is 1 in the first and 2 in the second" in mixed(
+        {"compression_depth": 1}, {"compression_depth": 2}
+    )
     assert "x is [] in the first and float64[*] in the second" in mixed({"x": []}, {"x": steps})
 
 
@@ -167,14 +184,26 @@ def test_other_depths_are_refused_and_lies_about_the_depth_too():
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 4)])
 def test_keys_depend_on_the_structure_and_not_on_lengths_that_happen_to_be_equal(sizes):
     batch = collate_compressed_batch([{"compression_stages": [], "q": np.ones(sizes[0]), "t": np.ones(sizes[1])}])
-    assert set(batch) == {"compression_stages", "num_compression_stages", "id", "q", "q_lengths", "q_mask", "t", "t_lengths", "t_mask"}
+    assert set(batch) == {
+        "compression_stages",
+        "num_compression_stages",
+        "id",
+        "q",
+        "q_lengths",
+        "q_mask",
+        "t",
+        "t_lengths",
+        "t_mask",
+    }
     assert batch["t_lengths"].tolist() == [sizes[1]]
 
 
 def test_arrays_of_a_stage_must_be_equally_long_and_keys_are_not_overwritten():
     uneven = {"id": "b", "compression_stages": [{"states": np.ones((3, 2)), "rewards": np.ones(2)}]}
     even = {"id": "a", "compression_stages": [{"states": np.ones((3, 2)), "rewards": np.ones(3)}]}
-    with pytest.raises(DataError, match="the arrays of compression_stages/0 differ in length in sample 'b': 'states' has 3, others 2"):
+    with pytest.raises(
+        DataError, match="the arrays of compression_stages/0 differ in length in sample 'b': 'states' has 3, others 2"
+    ):
         collate_compressed_batch([even, uneven])
     with pytest.raises(DataError, match="compression_stages/0 has a key 'mask', where what is told of 'x' would go"):
         collate_compressed_batch([{"compression_stages": [{"x": np.ones(3), "mask": 1}]}])
@@ -197,7 +226,8 @@ def test_stages_share_no_memory():
 @given(nested_samples())
 def test_tensors_hold_what_the_arrays_hold(samples):
     plain = [
-        {key: value for key, value in sample.items() if not isinstance(value, dict | list) and key not in PINNED} for sample in samples
+        {key: value for key, value in sample.items() if not isinstance(value, dict | list) and key not in PINNED}
+        for sample in samples
     ]
     samples = of_one_structure([{**sample, "compression_stages": []} for sample in plain])
     batch, tensors = nested_collate(samples), collate_compressed_batch(samples)

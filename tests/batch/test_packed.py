@@ -37,7 +37,10 @@ def test_packed_rows_hold_every_sample_whole_and_apart(samples, mode, pad):
         assert padding.sum() == row.length - sum(row.sample_lengths)
         assert (row.input_ids[padding] == 7).all()
         assert not row.loss_mask[padding].any()
-    expected = {sample.id: (sample.input_ids.tolist(), [0, *sample.loss_mask.tolist()[1:]][: sample.length]) for sample in samples}
+    expected = {
+        sample.id: (sample.input_ids.tolist(), [0, *sample.loss_mask.tolist()[1:]][: sample.length])
+        for sample in samples
+    }
     assert found == expected
     metrics = compute_packing_metrics(packed)
     assert (metrics.num_rows, metrics.num_sequences) == (len(packed), len(samples))

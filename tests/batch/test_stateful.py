@@ -1,4 +1,6 @@
-"""torchdata's StatefulDataLoader over a `PlanBatchSampler`: its state is exact to the batch, whatever its workers are ahead."""
+"""torchdata's StatefulDataLoader over a `PlanBatchSampler`: its state is exact to the batch, whatever its workers are
+ahead.
+"""
 
 import itertools
 import json
@@ -14,7 +16,8 @@ from brim.batch.torch import PlanBatchSampler, TokenDataset, as_is
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata calls it
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # Python 3.12 about threads of the parent
-    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),  # on a machine with one core
+    # On a machine with one core.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),
 ]
 
 STORE = make_store()
@@ -29,7 +32,9 @@ def taken(loading, count=None):
     return [(batch.epoch, batch.index) for batch in itertools.islice(loading, count)]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "snapshot_every_n_steps": 3, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "snapshot_every_n_steps": 3, "persistent_workers": True}]
+)
 @pytest.mark.parametrize("config", [PADDED, PACKED, CUT], ids=["padded", "packed", "cut"])
 def test_continued_after_any_batch_it_gives_the_rest_and_the_next_epochs(options, config):
     plan = make_plan(STORE, config, microbatches_per_step=2, num_epochs=2)

@@ -1,4 +1,6 @@
-"""The loader gives exactly the planned batches, whatever makes them, and its state is exact whatever was fetched ahead."""
+"""The loader gives exactly the planned batches, whatever makes them, and its state is exact whatever was fetched
+ahead.
+"""
 
 import itertools
 import json
@@ -49,7 +51,10 @@ def same(tensors: TensorBatch, batch: Batch) -> bool:
         "segment_ids": batch.segment_ids,
         "cu_seqlens": batch.cu_seqlens,
     }
-    values = {name: getattr(batch, name) for name in ("ids", "epoch", "index", "packed", "longest", "num_loss_tokens", "is_null")}
+    values = {
+        name: getattr(batch, name)
+        for name in ("ids", "epoch", "index", "packed", "longest", "num_loss_tokens", "is_null")
+    }
     return (
         all(np.array_equal(getattr(tensors, name).numpy(), array) for name, array in arrays.items())
         and all(getattr(tensors, name) == value for name, value in values.items())
@@ -65,7 +70,12 @@ def expected(plan, source, *, flat, epoch=0):
 def stored(store, path):
     """The same store, mapped from a file."""
     meta = {"pad_id": store.pad_id, "dataset_hash": "", "tokenizer_hash": ""}
-    write_columns(path, FORMAT, meta, {"tokens": store.tokens.astype(np.uint16), "learned": store.learned, "length": store.lengths})
+    write_columns(
+        path,
+        FORMAT,
+        meta,
+        {"tokens": store.tokens.astype(np.uint16), "learned": store.learned, "length": store.lengths},
+    )
     return TokenStore.load(path)
 
 
@@ -102,7 +112,9 @@ def test_packed_plans_are_flat_by_default_and_others_are_not():
 @pytest.mark.parametrize("kind", ["memory", "mapped", "samples"])
 def test_workers_give_the_same_batches_in_the_same_order(workers, kind, samples, tmp_path):
     source = {"memory": STORE, "mapped": stored(STORE, tmp_path / "tokens.brim"), "samples": samples}[kind]
-    plan = BatchPlan.build({i: len(source.sample(i).tokens) for i in range(len(source))}, replace(PADDED, token_budget=4096), num_epochs=2)
+    plan = BatchPlan.build(
+        {i: len(source.sample(i).tokens) for i in range(len(source))}, replace(PADDED, token_budget=4096), num_epochs=2
+    )
     loading = loader(plan, source, num_workers=workers, multiprocessing_context="fork" if workers else None)
     for epoch in range(2):  # workers stay for the second
         assert all(map(same, loading, expected(plan, source, flat=False, epoch=epoch)))
@@ -129,9 +141,14 @@ if __name__ == "__main__":
 """
     (tmp_path / "main.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(tmp_path / "main.py")], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "error", str(tmp_path / "main.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr  # Python's resource tracker may talk at the end, about workers that are gone
+    # Python's resource tracker may talk at the end, about workers that are gone.
+    assert done.returncode == 0, done.stderr
     batches = [TensorBatch.of(batch) for batch in expected(plan, samples, flat=False)]
     assert done.stdout.splitlines() == [
         " ".join(str(value) for value in (batch.index, *batch.ids, int(batch.input_ids.sum()), int(batch.labels.sum())))
@@ -154,7 +171,9 @@ def test_what_a_spawned_worker_gets_is_small(tmp_path):
 
 def test_the_lists_of_a_sampler_are_those_of_any_batch_sampler():
     plan = make_plan(STORE)
-    assert [list(rows) for rows in PlanBatchSampler(plan)] == [microbatch.indices.tolist() for microbatch in plan.get_epoch(0)]
+    assert [list(rows) for rows in PlanBatchSampler(plan)] == [
+        microbatch.indices.tolist() for microbatch in plan.get_epoch(0)
+    ]
     rows = next(iter(PlanBatchSampler(plan)))
     again = pickle.loads(pickle.dumps(rows))
     assert (again, again.microbatch, again.ends_step) == (rows, rows.microbatch, rows.ends_step)
@@ -178,7 +197,10 @@ def test_a_pickled_batch_has_its_own_rows_and_nothing_else_of_the_epoch():
 
 def test_a_data_set_gives_single_samples_and_refuses_lists_that_no_plan_made():
     dataset = TokenDataset(TokenStore.from_samples([Sample("a", [5, 6, 7], [0, 1, 0])]))
-    assert {name: tensor.tolist() for name, tensor in dataset[0].items()} == {"input_ids": [5, 6, 7], "labels": [-100, 6, -100]}
+    assert {name: tensor.tolist() for name, tensor in dataset[0].items()} == {
+        "input_ids": [5, 6, 7],
+        "labels": [-100, 6, -100],
+    }
     assert len(dataset) == 1
     with pytest.raises(OptionError, match="pass one as batch_sampler"):
         dataset.__getitems__([0])
@@ -206,7 +228,11 @@ def test_a_null_microbatch_is_one_token_of_padding_that_counts_for_nothing():
         nulls = [batch for batch in loader(plan, STORE, rank=63, world_size=64, flat=flat, pad_id=7) if batch.is_null]
         assert nulls
         for batch in nulls:
-            assert (batch.input_ids.tolist(), batch.labels.tolist(), batch.segment_ids.tolist()) == ([[7]], [[-100]], [[0]])
+            assert (batch.input_ids.tolist(), batch.labels.tolist(), batch.segment_ids.tolist()) == (
+                [[7]],
+                [[-100]],
+                [[0]],
+            )
             assert (batch.num_tokens, batch.num_loss_tokens, batch.slots, batch.ids) == (0, 0, 0, ())
             assert batch.inputs()["cu_seq_lens_q"].tolist() == [0, 1]
 
@@ -214,7 +240,10 @@ def test_a_null_microbatch_is_one_token_of_padding_that_counts_for_nothing():
 def test_to_moves_every_tensor_and_nothing_else():
     batch = next(iter(loader(make_plan(STORE), STORE)))
     moved = batch.to("meta")
-    assert {getattr(moved, name).device.type for name in ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")} == {"meta"}
+    assert {
+        getattr(moved, name).device.type
+        for name in ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
+    } == {"meta"}
     assert (moved.ids, moved.after) == (batch.ids, batch.after)
 
 
@@ -261,9 +290,11 @@ def test_len_does_not_change_while_an_iteration_is_under_way_and_is_the_next_epo
 
 
 def run_stopped(plan, source, history, **options):
-    """Train in steps on some number of ranks, stop after some batches of a later step, go on from the state on other ranks.
+    """Train in steps on some number of ranks, stop after some batches of a later step, go on from the state on other
+    ranks.
 
-    The samples of the steps that are done, by epoch. A step counts when all of its batches were handed out on all ranks.
+    The samples of the steps that are done, by epoch. A step counts when all of its batches were handed out on all
+    ranks.
     """
     seen, state = [], None
     for world_size, stop in [*history, (2, None)]:
@@ -308,7 +339,9 @@ def test_stopped_anywhere_and_continued_on_any_number_of_ranks_nothing_is_repeat
     source = make_store(25, seed=seed)
     plan = make_plan(source, config, microbatches_per_step=step, num_epochs=2)
     seen, state = run_stopped(plan, source, history, prefetch=prefetch, whole_run=whole_run)
-    assert Counter(seen) == Counter((epoch, id) for epoch in range(2) for microbatch in plan.get_epoch(epoch) for id in microbatch.samples)
+    assert Counter(seen) == Counter(
+        (epoch, id) for epoch in range(2) for microbatch in plan.get_epoch(epoch) for id in microbatch.samples
+    )
     assert state["global_step"] == sum(plan.deal(epoch).steps for epoch in range(2))
 
 
@@ -343,8 +376,14 @@ def test_steps_are_lists_of_the_batches_of_one_optimizer_step():
         loading = loader(plan, STORE, rank=rank, world_size=3)
         steps = list(loading.steps())
         assert len(steps) == plan.deal(0).steps
-        assert [len(step) for step in steps[:-1]] == [loading.batches_per_step] * (len(steps) - 1) == [2] * (len(steps) - 1)
-        assert [[batch.ends_step for batch in step] for step in steps] == [[False] * (len(step) - 1) + [True] for step in steps]
+        assert (
+            [len(step) for step in steps[:-1]]
+            == [loading.batches_per_step] * (len(steps) - 1)
+            == [2] * (len(steps) - 1)
+        )
+        assert [[batch.ends_step for batch in step] for step in steps] == [
+            [False] * (len(step) - 1) + [True] for step in steps
+        ]
 
 
 def test_an_iteration_that_is_left_early_is_begun_again_unless_its_state_is_loaded():
@@ -364,7 +403,9 @@ def test_the_last_batch_ends_the_epoch_also_for_those_who_count_and_do_not_ask_f
         assert loading.epoch == epoch
         batches = list(itertools.islice(loading, len(loading)))
         assert {batch.epoch for batch in batches} == {epoch}
-    with pytest.raises(OptionError, match="all 2 epochs of the plan are done; plan more of them, or go back with set_epoch"):
+    with pytest.raises(
+        OptionError, match="all 2 epochs of the plan are done; plan more of them, or go back with set_epoch"
+    ):
         next(iter(loading))
     loading.set_epoch(1)
     assert {batch.epoch for batch in loading} == {1}
@@ -423,7 +464,9 @@ def test_the_share_of_a_rank_can_be_followed_and_continued_by_that_rank(on_disk,
         again = loader(share, STORE)
         again.load_state_dict(loading.state_dict())
         assert [batch.index for batch in again] == whole[4:]
-        with pytest.raises(OptionError, match=f"this plan is the share of rank {rank} of 2, not of rank 0 of 3; pass the whole plan"):
+        with pytest.raises(
+            OptionError, match=f"this plan is the share of rank {rank} of 2, not of rank 0 of 3; pass the whole plan"
+        ):
             loader(share, STORE, rank=0, world_size=3)
         if on_disk:
             with pytest.raises(OptionError, match="continue from the whole plan instead"):
@@ -467,7 +510,10 @@ def test_a_whole_run_is_all_epochs_in_steps_of_equally_many_batches(world_size, 
         assert loading.position.global_step == steps
         seen += [(batch.epoch, batch.index) for batch in batches if not batch.is_null]
     assert sorted(seen) == sorted(
-        (epoch, microbatch.index) for epoch in range(3) for microbatch in plan.shard(0, 1).get_epoch(epoch) if not microbatch.is_null
+        (epoch, microbatch.index)
+        for epoch in range(3)
+        for microbatch in plan.shard(0, 1).get_epoch(epoch)
+        if not microbatch.is_null
     )
 
 

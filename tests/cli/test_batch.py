@@ -17,7 +17,9 @@ BIN = Path(sys.executable).parent
 
 
 def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,13 @@ def test_the_line_of_the_documents_runs_as_written(here):
     assert done.stderr == ""
     assert reader.verify_fingerprint(plan.fingerprint)
     assert reader.num_epochs == 3
-    assert sorted(path.name for path in (here / "out").iterdir()) == ["epoch_0", "epoch_1", "epoch_2", "manifest.json", "plan"]
+    assert sorted(path.name for path in (here / "out").iterdir()) == [
+        "epoch_0",
+        "epoch_1",
+        "epoch_2",
+        "manifest.json",
+        "plan",
+    ]
     for epoch in range(3):
         seen = [id for batch in reader.iter_epoch(epoch) for id in batch.ids]
         assert sorted(seen) == sorted(LengthCache.load(here / "lengths.jsonl").ids)
@@ -61,7 +69,10 @@ def test_the_tokenizer_is_the_one_that_the_plan_names(here):
 
 def test_rows_are_read_as_they_were_measured(tmp_path):
     """Which fields are meant, and that the last line was cut off, is in the length table."""
-    rows = [{"question": f"q{n}", "answer": "yes " * n, "text": "not this", "key": n * 7, "kind": "ab"[n % 2]} for n in range(1, 20)]
+    rows = [
+        {"question": f"q{n}", "answer": "yes " * n, "text": "not this", "key": n * 7, "kind": "ab"[n % 2]}
+        for n in range(1, 20)
+    ]
     (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"question": "q')
     fields = "--prompt-field question --response-field answer --id-field key --group-field kind --torn-line skip"
     run(f"brim lengths build -d qa.jsonl {fields} -o lengths.brim", tmp_path)
@@ -70,7 +81,9 @@ def test_rows_are_read_as_they_were_measured(tmp_path):
     batches = list(BatchReader(tmp_path / "batches").iter_epoch(0))
     assert sorted(id for batch in batches for id in batch.ids) == [row["key"] for row in rows]
     text = {
-        id: bytes(t for t in tokens if t < 256) for batch in batches for id, tokens in zip(batch.ids, batch.tokens.tolist(), strict=True)
+        id: bytes(t for t in tokens if t < 256)
+        for batch in batches
+        for id, tokens in zip(batch.ids, batch.tokens.tolist(), strict=True)
     }
     assert text[21] == b"q3\nyes yes yes "
 
@@ -78,7 +91,10 @@ def test_rows_are_read_as_they_were_measured(tmp_path):
 def test_ranks_have_equally_many_files_and_can_share_their_tokens(here):
     counts, seen = set(), []
     for rank in range(3):
-        line = f"brim batch write -p plan -d train.jsonl --rank {rank} --world-size 3 --tokens tokens.brim -o rank_{rank} --json"
+        line = (
+            f"brim batch write -p plan -d train.jsonl --rank {rank} --world-size 3 --tokens tokens.brim -o "
+            f"rank_{rank} --json"
+        )
         facts = json.loads(run(line, here).stdout)
         assert facts["rank"] == f"{rank} of 3"
         assert facts["written now"] == facts["batches"]
@@ -128,7 +144,11 @@ def test_killed_at_random_moments_and_started_again_it_ends_with_the_same_bytes(
     chance = random.Random(seed)
     total = BatchPlan.load(here / "plan").total_microbatches
     words = [str(BIN / "brim"), "batch", "write", "-p", "plan", "-d", "train.jsonl", "-o", "out"]
-    moments = [(".*tokens*", 1), ("manifest.json", 1), *(("epoch_*/*.npz", n) for n in sorted(chance.sample(range(1, total), 4)))]
+    moments = [
+        (".*tokens*", 1),
+        ("manifest.json", 1),
+        *(("epoch_*/*.npz", n) for n in sorted(chance.sample(range(1, total), 4))),
+    ]
     for pattern, count in moments:
         with subprocess.Popen(words, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             wait_for(process, pattern, here / "out", count)
@@ -173,7 +193,11 @@ def test_show_looks_into_a_batch(here):
         row, kept = one["row"], batch.segment_ids[one["row"]]
         mine = batch.tokens[row][kept == one["segment"]]
         assert len(mine) == one["tokens"]
-        assert mine[:6].tolist() == one["begins with"] == batch.tokens[batch.segment_ids != 0][start : start + 6].tolist()[: one["tokens"]]
+        assert (
+            mine[:6].tolist()
+            == one["begins with"]
+            == batch.tokens[batch.segment_ids != 0][start : start + 6].tolist()[: one["tokens"]]
+        )
     assert shown["after"]["epoch"] == 1
     out = run("brim batch show -b batches -i 0", here).stdout
     assert all(str(id) in out for id in BatchReader(here / "batches").get_batch(0, 0).ids)
@@ -188,10 +212,14 @@ def bad_inputs(folder):
     lines = (folder / "train.jsonl").read_text().splitlines(keepends=True)
     (folder / "fewer.jsonl").write_text("".join(lines[:-1]))
     first = json.loads(lines[0])
-    (folder / "changed.jsonl").write_text("".join([json.dumps({**first, "response": "Well. " + first["response"]}) + "\n", *lines[1:]]))
+    (folder / "changed.jsonl").write_text(
+        "".join([json.dumps({**first, "response": "Well. " + first["response"]}) + "\n", *lines[1:]])
+    )
     # Lengths that name neither their data nor their tokenizer: then only the rows themselves can tell.
     table = LengthCache.load(folder / "lengths.brim")
-    (folder / "bare.jsonl").write_text("".join(json.dumps({"sample_id": id, "length": n}) + "\n" for id, n in table.items()))
+    (folder / "bare.jsonl").write_text(
+        "".join(json.dumps({"sample_id": id, "length": n}) + "\n" for id, n in table.items())
+    )
     run("brim plan build -l bare.jsonl -b 4096 -o bare", folder)
     (folder / "files").mkdir()
     (folder / "files" / "thesis.tex").touch()

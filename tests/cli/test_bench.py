@@ -25,7 +25,9 @@ PATIENCE = 120
 
 def command(folder, line, **more):
     words = [sys.executable, "-m", "brim", "bench", "batch-size", *line.split()]
-    done = subprocess.run(words, cwd=folder, env=OFFLINE, capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
+    done = subprocess.run(
+        words, cwd=folder, env=OFFLINE, capture_output=True, text=True, timeout=PATIENCE, check=False, **more
+    )
     assert "Traceback" not in done.stderr
     return done
 
@@ -33,7 +35,10 @@ def command(folder, line, **more):
 @pytest.mark.torch
 def test_the_budget_is_found_where_memory_really_runs_out_and_a_fresh_process_can_train_with_it(tmp_path, monkeypatch):
     """One measurement, looked at from all sides: it takes its seconds."""
-    line = "--model tiny --memory 900MB --start 4096 --resolution 50% --steps 1 --max-seconds 60 -o capacity.json --plot curve.png"
+    line = (
+        "--model tiny --memory 900MB --start 4096 --resolution 50% --steps 1 --max-seconds 60 -o capacity.json "
+        "--plot curve.png"
+    )
     done = command(tmp_path, line)
     assert done.returncode == 0, done.stderr
     capacity = Capacity.load(tmp_path / "capacity.json")
@@ -56,7 +61,8 @@ def test_the_budget_is_found_where_memory_really_runs_out_and_a_fresh_process_ca
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     trial = TrainingTrial(config=SftConfig(model="tiny", data="", output=""))
-    with Attempts(trial, memory=MEMORY * 11 // 10, steps=1, max_seconds=60) as attempt:  # no two processes take quite the same
+    # No two processes take quite the same.
+    with Attempts(trial, memory=MEMORY * 11 // 10, steps=1, max_seconds=60) as attempt:
         again = attempt(capacity.largest.size)
     assert again.fits, again
 
@@ -83,7 +89,8 @@ def test_a_budget_that_memory_did_not_limit_says_so(tmp_path):
         (
             300,
             "packed",
-            "Plan with -b 256 --pack and --overflow truncate, split or skip: the longest sample has 300 tokens, more than was tried.",
+            "Plan with -b 256 --pack and --overflow truncate, split or skip: the longest sample has 300 tokens, "
+            "more than was tried.",
         ),
     ],
 )
@@ -139,7 +146,9 @@ def test_what_only_the_model_shows_to_be_wrong_is_one_line_too(tmp_path):
 @pytest.mark.torch
 def test_ctrl_c_ends_it_and_its_child(tmp_path):
     words = [sys.executable, "-m", "brim", "bench", "batch-size", "--model", "tiny", "--max-seconds", "600"]
-    running = subprocess.Popen(words, cwd=tmp_path, env=OFFLINE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    running = subprocess.Popen(
+        words, cwd=tmp_path, env=OFFLINE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     with running:
         assert "512 tokens" in running.stderr.readline()
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()

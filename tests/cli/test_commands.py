@@ -103,7 +103,10 @@ def test_every_flag_of_plan_build_has_its_effect(here):
     plan = BatchPlan.load(here / "plan")
     assert (plan.config.pad_policy, plan.config.num_buckets) == ("pad_to_bucket", 8)
     assert sorted(path.name for path in (here / "plan").iterdir()) == ["lengths.brim", "plan.json"]
-    run("brim plan build -l lengths.jsonl -o plan --pack --pack-max-len 1500 --pack-mode greedy --pack-max-sequences 3", here)
+    run(
+        "brim plan build -l lengths.jsonl -o plan --pack --pack-max-len 1500 --pack-mode greedy --pack-max-sequences 3",
+        here,
+    )
     packing = BatchPlan.load(here / "plan").config.packing
     assert packing is not None
     assert (packing.max_length, packing.mode, packing.max_sequences, packing.pad_to_max) == (1500, "greedy", 3, False)
@@ -244,7 +247,19 @@ def test_an_output_in_place_survives_a_failed_build(here):
 @pytest.mark.slow
 def test_interrupted_it_stops_at_once_and_can_go_on(tmp_path):
     run("brim sample-data -n 15000 -o train.jsonl", tmp_path)
-    words = [str(BIN / "brim"), "lengths", "build", "-d", "train.jsonl", "-t", "gpt2", "-o", "lengths.brim", "--workers", "1"]
+    words = [
+        str(BIN / "brim"),
+        "lengths",
+        "build",
+        "-d",
+        "train.jsonl",
+        "-t",
+        "gpt2",
+        "-o",
+        "lengths.brim",
+        "--workers",
+        "1",
+    ]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         while not list(tmp_path.glob(".lengths.brim*")) and process.poll() is None:
             pass
@@ -292,7 +307,9 @@ def _commands():
 
 
 def test_python_dash_m_is_the_command(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "brim", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "brim", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout == run("brim --version", tmp_path).stdout
 
 

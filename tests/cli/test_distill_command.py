@@ -71,8 +71,14 @@ def test_results_are_a_table_on_stdout_and_talk_goes_to_stderr(desk):
         ("tiny.yaml --steps 0", "OptionError: steps must be at least 1, got 0"),
         ("--resume -o nowhere", "DataError: nowhere holds no run"),
         ("tiny.yaml -o tiny.yaml", "OptionError: cannot write tiny.yaml: a file is in the way"),
-        ("tiny.yaml small.yaml", "OptionError: tiny.yaml, small.yaml: training.token_budget must be at least 48, the steps of the longest"),
-        ("tiny.yaml -o taken", "OptionError: taken/histories.h5 is not a file of `brim train distill`, and would be overwritten"),
+        (
+            "tiny.yaml small.yaml",
+            "OptionError: tiny.yaml, small.yaml: training.token_budget must be at least 48, the steps of the longest",
+        ),
+        (
+            "tiny.yaml -o taken",
+            "OptionError: taken/histories.h5 is not a file of `brim train distill`, and would be overwritten",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_and_exit_status_2(desk, line, message):
@@ -97,10 +103,17 @@ def test_what_cannot_work_is_one_line_and_exit_status_2(desk, line, message):
         ([[0.001], [0.0]], 1, "no improvement above 0: seed 1"),
     ],
 )
-def test_the_exit_status_says_whether_every_seed_improves_and_a_line_says_which_do_not(desk, monkeypatch, gains, status, line):
+def test_the_exit_status_says_whether_every_seed_improves_and_a_line_says_which_do_not(
+    desk, monkeypatch, gains, status, line
+):
     def trained(config, **_):
-        seeds = [InContext(seed, np.array([[[0.0, 0.0, gain]] for gain in goals], np.float32)) for seed, goals in enumerate(gains)]
-        return DistillResult(config, tuple(seeds), References(0.1, 9.0, (0.2, 8.0)), weights=7, losses=(), fill=Fill(), seconds=1.0)
+        seeds = [
+            InContext(seed, np.array([[[0.0, 0.0, gain]] for gain in goals], np.float32))
+            for seed, goals in enumerate(gains)
+        ]
+        return DistillResult(
+            config, tuple(seeds), References(0.1, 9.0, (0.2, 8.0)), weights=7, losses=(), fill=Fill(), seconds=1.0
+        )
 
     monkeypatch.setattr("brim.train.distill.run.train_distill", trained)
     done = CliRunner().invoke(distill, [str(desk / "tiny.yaml"), "--no-plot", "-q", "-o", str(desk / "out")])

@@ -38,7 +38,10 @@ def test_every_line_of_the_documents_runs_as_written(tmp_path, server, line):
 
 
 def test_what_was_played_is_reported_and_written(tmp_path, server):
-    line = f"brim gym run -t byte --port {server.port} --games lights,nqueens --difficulty-max 0.4 -n 20 --lanes 3 -o buffer.brim --json"
+    line = (
+        f"brim gym run -t byte --port {server.port} --games lights,nqueens --difficulty-max 0.4 -n 20 --lanes 3 -o "
+        "buffer.brim --json"
+    )
     done = run(line, tmp_path)
     facts = json.loads(done.stdout)
     assert facts["episodes"] == 20
@@ -61,8 +64,14 @@ def test_options_of_playing_have_their_effect(tmp_path, server):
     assert "episode 6/6" in nothing.stderr
     script = {"game": "lights", "difficulty": "easy", "seed": 0, "actions": ["press 1 1"]}
     (tmp_path / "moves.jsonl").write_text(json.dumps(script) + "\n")
-    assert json.loads(run(base + "--policy scripted --script moves.jsonl", tmp_path).stdout)["by_status"] == {"failure": 6}
-    mock = json.loads(run("brim gym run -t byte --mock -n 4 --steps-per-episode 3 --success-rate 1 --seed 1 --json -q", tmp_path).stdout)
+    assert json.loads(run(base + "--policy scripted --script moves.jsonl", tmp_path).stdout)["by_status"] == {
+        "failure": 6
+    }
+    mock = json.loads(
+        run(
+            "brim gym run -t byte --mock -n 4 --steps-per-episode 3 --success-rate 1 --seed 1 --json -q", tmp_path
+        ).stdout
+    )
     assert (mock["samples"], mock["success_rate"]) == (12, 1.0)
 
 
@@ -130,7 +139,9 @@ def test_serving_until_it_is_interrupted(tmp_path):
 
 def test_interrupted_playing_keeps_what_was_played(tmp_path, server):
     words = f"brim gym run -t byte --port {server.port} --games nqueens -n 200 -o buffer.brim --max-steps 50".split()
-    with subprocess.Popen([str(BIN / words[0]), *words[1:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as playing:
+    with subprocess.Popen(
+        [str(BIN / words[0]), *words[1:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as playing:
         assert playing.stderr.readline().startswith("episode ")  # the first tenth is played
         playing.send_signal(signal.SIGINT)
         said = playing.stderr.read()

@@ -45,12 +45,18 @@ def test_lengths_are_built_planned_and_looked_at(here, data):
     shown = brim(f"lengths build -d {data} -o lengths.brim")
     assert re.search(r"stages=2\s+40\s+context, stages/0/states, stages/1/states", shown)
     facts = json.loads(brim(f"lengths build -d {data} -o lengths.jsonl --json"))
-    assert [(group["group"], group["samples"]) for group in facts["groups"]] == [("stages=0", 40), ("stages=1", 40), ("stages=2", 40)]
+    assert [(group["group"], group["samples"]) for group in facts["groups"]] == [
+        ("stages=0", 40),
+        ("stages=1", 40),
+        ("stages=2", 40),
+    ]
     assert facts["groups"][1]["structure"] == "{context: int64[*], stages: [{states: float32[*, 2]}]}"
     assert LengthCache.load("lengths.brim").fingerprint == LengthCache.load("lengths.jsonl").fingerprint
     brim("plan build -l lengths.brim -b 128 -o plan")
     plan = BatchPlan.load("plan")
-    assert [microbatch.indices.tolist() for microbatch in plan.get_epoch(0)] == list(BucketSampler(open_nested(data), token_budget=128))
+    assert [microbatch.indices.tolist() for microbatch in plan.get_epoch(0)] == list(
+        BucketSampler(open_nested(data), token_budget=128)
+    )
     brim("plan verify -p plan -l lengths.jsonl")
     info = json.loads(brim("plan info -p plan --json"))
     assert sum(group["samples"] for group in info["groups"]) == 120
@@ -91,7 +97,9 @@ def test_random_batches_pay_for_every_stage_that_one_of_their_samples_has(here):
     assert random["slots"] == 120 * sum(longest.values())
 
 
-@pytest.mark.parametrize("line", ["-d data.h5 -o data.h5", "-d shards -o shards/shard-00000.npz", "-d data.h5 -o notes.txt"])
+@pytest.mark.parametrize(
+    "line", ["-d data.h5 -o data.h5", "-d shards -o shards/shard-00000.npz", "-d data.h5 -o notes.txt"]
+)
 def test_lengths_are_never_written_over_something_else(here, line):
     (here / "notes.txt").write_text("mine")
     target = here / line.split()[-1]
@@ -106,7 +114,9 @@ def test_options_for_text_and_for_one_length_are_refused(here):
     brim("lengths build -d data.h5 -o lengths.brim")
     assert "ragged along several axes" in brim("plan build -l lengths.brim --num-buckets 4 -o plan", status=2)
     assert "bucket edges are for samples with one length" in brim("plan suggest -l lengths.brim", status=2)
-    assert "bucket edges are for samples with one length" in brim("plan analyze -l lengths.brim --bucket-edges 8,16", status=2)
+    assert "bucket edges are for samples with one length" in brim(
+        "plan analyze -l lengths.brim --bucket-edges 8,16", status=2
+    )
     assert not (here / "plan").exists()
 
 
@@ -141,5 +151,7 @@ def test_costs_of_axes_are_part_of_the_lengths(here):
     dear = json.loads(brim("lengths build -d data.h5 --axis-cost context=3 --axis-cost stages=2 -o dear.brim --json"))
     contexts = sum(len(sample["context"]) for sample in samples())
     assert dear["steps"] == 3 * contexts + 2 * (plain["steps"] - contexts)
-    assert "'context' is not an axis and a whole number" in brim("lengths build -d data.h5 --axis-cost context -o x.brim", status=2)
+    assert "'context' is not an axis and a whole number" in brim(
+        "lengths build -d data.h5 --axis-cost context -o x.brim", status=2
+    )
     assert "Did you mean" in brim("lengths build -d data.h5 --axis-cost contex=3 -o x.brim", status=2)

@@ -53,13 +53,16 @@ WRITERS = {
 @pytest.mark.parametrize(("line", "name"), WRITERS.items())
 def test_a_file_that_brim_did_not_write_is_kept(here, line, name):
     Path(name).write_text('{"text": "mine"}\n')
-    with pytest.raises(OptionError, match=f"^will not replace {name}: it is not .*; remove it, choose another output, or pass --force$"):
+    with pytest.raises(
+        OptionError, match=f"^will not replace {name}: it is not .*; remove it, choose another output, or pass --force$"
+    ):
         brim(*line.split(), name)
     assert Path(name).read_text() == '{"text": "mine"}\n'
 
 
 @pytest.mark.parametrize(
-    ("line", "name"), [pytest.param(*writer, marks=[pytest.mark.slow] * ("png" in writer[1])) for writer in WRITERS.items()]
+    ("line", "name"),
+    [pytest.param(*writer, marks=[pytest.mark.slow] * ("png" in writer[1])) for writer in WRITERS.items()],
 )
 def test_an_earlier_output_and_an_empty_file_are_replaced(here, line, name):
     Path(name).touch()
@@ -144,6 +147,8 @@ def test_a_reader_that_has_read_enough_is_no_failure(here, line):
     """`brim ... | head -1` exits with 0: 1 would mean that a check failed."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-m", "brim", *line.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "brim", *line.split()], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")

@@ -53,7 +53,9 @@ def test_the_answer_is_in_the_json(here):
     widths = np.array([*found["bucket_edges"], found["overflow_max"]])
     assert found["slots"] == widths[np.searchsorted(widths, lengths)].sum()
     assert set(found["other_goals"]) == {"balance_buckets", "minimize_memory"}
-    report = json.loads(run("brim plan analyze -l lengths.jsonl --bucket-edges 128,256,512 -o report.json --json", here).stdout)
+    report = json.loads(
+        run("brim plan analyze -l lengths.jsonl --bucket-edges 128,256,512 -o report.json --json", here).stdout
+    )
     assert report == json.loads((here / "report.json").read_text())
     assert report["buckets"]["overflow_max"] == lengths.max()
     assert [one["name"] for one in report["strategies"]][1:3] == ["grouped by length", "4 buckets now"]
@@ -78,17 +80,25 @@ def test_buckets_that_suggest_prints_are_taken_by_analyze(here):
 
 def test_the_words_and_the_table_have_the_same_numbers(here):
     """Also where samples are cut and widths are rounded."""
-    for options in ("-b 300 --bucket-edges 128 --overflow-max 200", "-b 500 --bucket-edges 100,250 --pad-to-multiple 64"):
+    for options in (
+        "-b 300 --bucket-edges 128 --overflow-max 200",
+        "-b 500 --bucket-edges 100,250 --pad-to-multiple 64",
+    ):
         found = json.loads(run(f"brim plan analyze -l lengths.jsonl {options} --json", here).stdout)
         fills = {one["name"]: f"{one['fill']:.1%}" for one in found["strategies"]}
-        now, best = (next(fill for name, fill in fills.items() if name.endswith(end)) for end in ("buckets now", "optimal buckets"))
+        now, best = (
+            next(fill for name, fill in fills.items() if name.endswith(end))
+            for end in ("buckets now", "optimal buckets")
+        )
         said = next(note for note in found["notes"] if "as they are fill" in note)
         assert f"fill {now};" in said
         assert f"fill {best}:" in said
 
 
 def test_samples_that_are_too_long_are_counted_and_said(here):
-    shown = run("lazarus data batching analyze -c lengths.jsonl --bucket-edges 128,256 --overflow-max 1024", here).stdout
+    shown = run(
+        "lazarus data batching analyze -c lengths.jsonl --bucket-edges 128,256 --overflow-max 1024", here
+    ).stdout
     longer = int((LengthCache.load(here / "lengths.jsonl").lengths > 1024).sum())
     assert f"{longer:,} samples are longer than 1,024" in shown
     shown = run("lazarus data batching suggest -c lengths.jsonl --max-length 1000", here).stdout
@@ -126,7 +136,10 @@ def test_a_terminal_that_knows_no_blocks_is_no_error(here):
         ("brim plan analyze -l lengths.jsonl --pack-max-len 0", "at least 1"),
         ("brim plan analyze -l lengths.jsonl -n 0", "at least 1, got 0"),
         ("brim plan analyze -l lengths.jsonl --measured nothing", "cannot read nothing"),
-        ("brim plan analyze -l lengths.jsonl --measured lengths.jsonl", "lengths.jsonl is truncated or damaged: it is not JSON"),
+        (
+            "brim plan analyze -l lengths.jsonl --measured lengths.jsonl",
+            "lengths.jsonl is truncated or damaged: it is not JSON",
+        ),
         ("brim plan analyze -l lengths.jsonl --measured lanes.json", "measured in lanes, not in tokens"),
         ("brim plan suggest -l lengths.jsonl -n 0", "buckets must be at least 1, got 0"),
         ("brim plan suggest -l lengths.jsonl --max-length 0", "at least 1, got 0"),

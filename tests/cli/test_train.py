@@ -29,7 +29,9 @@ OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A directory with train.jsonl, lengths and plan by gpt2, and a model with that tokenizer, all made by the commands."""
+    """A directory with train.jsonl, lengths and plan by gpt2, and a model with that tokenizer, all made by the
+    commands.
+    """
     folder = tmp_path_factory.mktemp("desk")
     write_sample_data(folder / "train.jsonl", 24)
     ok("brim", folder, "train sft --model tiny -t gpt2 --data train.jsonl --max-steps 1 --no-tensorboard -q -o first")
@@ -55,7 +57,10 @@ def test_every_line_of_the_pipeline_runs_as_written(desk):
     shown = ok("lazarus", desk, "train sft --model model --data train.jsonl --pack --pack-max-len 2048")
     assert "checkpoints/sft-3" in shown.stderr
     assert {path.name for path in (desk / "checkpoints").iterdir()} == {"sft", "sft-2", "sft-3"}
-    steps = [json.loads((desk / "checkpoints" / name / "log.jsonl").read_text().splitlines()[-1]) for name in ("sft", "sft-2", "sft-3")]
+    steps = [
+        json.loads((desk / "checkpoints" / name / "log.jsonl").read_text().splitlines()[-1])
+        for name in ("sft", "sft-2", "sft-3")
+    ]
     assert steps[0]["epoch"] == 2  # the plan has three
     assert steps[2]["fill"] > 0.99  # packed
 
@@ -68,7 +73,10 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
     short += " --min-samples 4 --window-microbatches 2 --passes 1 -b 1024 --overflow truncate"
     with PuzzleServer() as server:
         where = f"--gym-host localhost --gym-port {server.port}"
-        line = f"train sft --model model --data train.jsonl --online {where} {short} -o played --json --max-episode-steps 4"
+        line = (
+            f"train sft --model model --data train.jsonl --online {where} {short} -o played --json "
+            "--max-episode-steps 4"
+        )
         shown = ok("lazarus", desk, line)
         again = ok("brim", desk, f"train online --resume played --rounds 3 {where} -q --json")
     first, second = json.loads(shown.stdout), json.loads(again.stdout)
@@ -92,7 +100,10 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
         ),
         ("train sft --model model --data train.jsonl --pack-max-len 512", "--pack-max-len needs --pack"),
         ("train sft --model nowhere --data train.jsonl", "the model nowhere is neither a directory"),
-        ("train sft --model model -t byte --data train.jsonl --batchplan batch_plan/", "this plan was built for another tokenizer"),
+        (
+            "train sft --model model -t byte --data train.jsonl --batchplan batch_plan/",
+            "this plan was built for another tokenizer",
+        ),
         ("train sft --model model --data nothing.jsonl", "nothing.jsonl does not exist"),
         ("train sft --model model --data train.jsonl -b 16", "do not fit in 16 tokens"),
         ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
@@ -135,9 +146,26 @@ def test_code_in_a_model_directory_is_never_run_even_if_every_question_is_answer
     code = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.Evil"}
     (folder / "config.json").write_text(json.dumps({"model_type": "evil", "architectures": ["Evil"], "auto_map": code}))
     (folder / "evil.py").write_text(EVIL)
-    line = [sys.executable, "-m", "brim", "train", "sft", "--model", "evil", "--data", "train.jsonl", "-t", "byte", "-q", "-o", "run"]
+    line = [
+        sys.executable,
+        "-m",
+        "brim",
+        "train",
+        "sft",
+        "--model",
+        "evil",
+        "--data",
+        "train.jsonl",
+        "-t",
+        "byte",
+        "-q",
+        "-o",
+        "run",
+    ]
     cache = {"HF_MODULES_CACHE": str(tmp_path / "modules")}
-    done = subprocess.run(line, cwd=tmp_path, env={**OFFLINE, **cache}, input="y\n" * 99, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        line, cwd=tmp_path, env={**OFFLINE, **cache}, input="y\n" * 99, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "the model evil needs Python code of its own" in done.stderr
@@ -146,8 +174,18 @@ def test_code_in_a_model_directory_is_never_run_even_if_every_question_is_answer
 
 
 def result(**changes):
-    values = {"steps": 9, "taken": 0, "first_loss": None, "last_loss": None, "eval_loss": None, "tokens": 0, "seconds": 0.1}
-    return SftResult(**{**values, "fill": Fill(), "model": Path("run/model"), "stopped": False, "left_out": {}, **changes})
+    values = {
+        "steps": 9,
+        "taken": 0,
+        "first_loss": None,
+        "last_loss": None,
+        "eval_loss": None,
+        "tokens": 0,
+        "seconds": 0.1,
+    }
+    return SftResult(
+        **{**values, "fill": Fill(), "model": Path("run/model"), "stopped": False, "left_out": {}, **changes}
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +214,9 @@ def test_help_is_in_groups_with_the_options_that_matter_first_and_fits_80_column
     assert len(groups["Main options"]) <= 11
     for param in command.params:
         if isinstance(param, click.Option) and not param.hidden:
-            assert re.search(rf"^  (-\w, )?{param.opts[-1] if len(param.opts) == 1 else param.opts[0]}\b", shown, re.MULTILINE), param.name
+            assert re.search(
+                rf"^  (-\w, )?{param.opts[-1] if len(param.opts) == 1 else param.opts[0]}\b", shown, re.MULTILINE
+            ), param.name
 
 
 def test_every_flag_of_brim_train_online_is_one_of_train_sft_too():

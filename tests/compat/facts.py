@@ -48,7 +48,8 @@ COMMANDS = (
     "lengths build -d nested.h5 -o nested.brim -q",
     "lengths build -d nested.npz --axis-cost context=3 -o nested.jsonl -q",
     "plan build -l lengths.brim -b 384 -e 3 -o plans/budget",
-    "plan build -l lengths.brim -b 384 -e 2 --pack --pack-max-len 192 --overflow truncate --microbatches-per-step 2 -o plans/packed",
+    "plan build -l lengths.brim -b 384 -e 2 --pack --pack-max-len 192 --overflow truncate --microbatches-per-step 2 "
+    "-o plans/packed",
     "plan build -l lengths.jsonl -b 384 --bucket-edges 64,128 --predictable -o plans/buckets",
     "plan build -l lengths.brim -b 256 --overflow-max 60 --overflow split --no-shuffle -o plans/split",
     "plan build -l lengths.brim -b 384 -e 2 --lazy -s 7 -o plans/lazy",
@@ -66,12 +67,15 @@ WRITTEN = (*LENGTHS, "tokens.brim", *PLANS, *SHARDS, *BATCHES)
 
 MODEL = "--model model --no-tensorboard --record-samples --log-every 1 --keep 99 -q"
 RUNS = {
-    "sft": f"train sft {MODEL} --data train.jsonl --batchplan plans/packed --eval-data eval.jsonl --lr 0.01 --save-every 3 -o sft",
-    "lora": f"train sft {MODEL} --data train.jsonl -b 384 --lora-rank 2 --lora-dropout 0.1 --epochs 2 --save-every 5 -o lora",
+    "sft": f"train sft {MODEL} --data train.jsonl --batchplan plans/packed --eval-data eval.jsonl --lr 0.01 "
+    "--save-every 3 -o sft",
+    "lora": f"train sft {MODEL} --data train.jsonl -b 384 --lora-rank 2 --lora-dropout 0.1 --epochs 2 --save-every 5 "
+    f"-o "
+    "lora",
     "online": (
-        f"train sft {MODEL} --online --gym-port PORT --games lights --difficulty-max 0.3 --lanes 4"
-        " --max-episode-steps 4 --rounds 3 --episodes-per-round 6 --guided 0.75 --min-samples 4 --window-microbatches 3 --passes 2 -b 384"
-        " --data few.jsonl --overflow skip --save-every 3 -o online"
+        f"train sft {MODEL} --online --gym-port PORT --games lights --difficulty-max 0.3 --lanes 4 "
+        "--max-episode-steps 4 --rounds 3 --episodes-per-round 6 --guided 0.75 --min-samples 4 "
+        "--window-microbatches 3 --passes 2 -b 384 --data few.jsonl --overflow skip --save-every 3 -o online"
     ),
     "distill": "train distill distill.yaml --no-plot -q -o distill",
 }

@@ -344,7 +344,8 @@ LINES = [
     Line(
         "002",
         "pending",
-        "python train_query_mutator.py --num-processes 16 --num-steps 32 --ppo-epoch 4 --num-mini-batch 4 --use-batching",
+        "python train_query_mutator.py --num-processes 16 --num-steps 32 --ppo-epoch 4 --num-mini-batch 4 "
+        "--use-batching",
     ),
     Line("002", "pending", "python train_query_mutator.py --num-processes 16 --num-env-steps 1000 --no-batching"),
     Line("002", "pending", "python train_query_mutator.py --num-processes 16 --num-env-steps 1000 --use-batching"),

@@ -32,7 +32,8 @@ def test_variables_are_added_to_those_of_this_process(child):
 
 
 @pytest.mark.parametrize(
-    ("work", "item", "how"), [(os._exit, 3, "ended with status 3"), (signal.raise_signal, signal.SIGKILL, "was killed by SIGKILL")]
+    ("work", "item", "how"),
+    [(os._exit, 3, "ended with status 3"), (signal.raise_signal, signal.SIGKILL, "was killed by SIGKILL")],
 )
 def test_a_child_that_ends_says_how_to_whoever_waits_or_sends(child, work, item, how):
     child.send(work)

@@ -15,7 +15,9 @@ BARE = Document(format="brim.bare/1", what="a bare thing", checksum="none")
 MAYBE = Document(format="brim.maybe/1", what="a thing of hand", checksum="optional")
 
 names = st.text().filter(lambda name: name not in ("format", "checksum"))
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists
+)
 
 
 @pytest.mark.parametrize("kind", [KIND, BARE, MAYBE])
@@ -50,10 +52,22 @@ def test_another_layout_of_the_same_values_is_the_same_document():
         (b"[1]", DamagedError, "here is truncated or damaged: it is not a JSON object; write it again"),
         (b"{}", DataError, "here is not a test: it does not say that it is brim.test; write it again"),
         (b'{"format": 3}', DataError, "here is not a test: it does not say that it is brim.test; write it again"),
-        (b'{"format": "brim.testing/2"}', DataError, "here is not a test: it does not say that it is brim.test; write it again"),
-        (b'{"format": "brim.test/3"}', DamagedError, "here is of version brim.test/3, this brim reads brim.test/2; write it again"),
+        (
+            b'{"format": "brim.testing/2"}',
+            DataError,
+            "here is not a test: it does not say that it is brim.test; write it again",
+        ),
+        (
+            b'{"format": "brim.test/3"}',
+            DamagedError,
+            "here is of version brim.test/3, this brim reads brim.test/2; write it again",
+        ),
         (b'{"format": "brim.test/2"}', DamagedError, "here was altered (its checksum differs); write it again"),
-        (b'{"format": "brim.test/2", "checksum": 1}', DamagedError, "here was altered (its checksum differs); write it again"),
+        (
+            b'{"format": "brim.test/2", "checksum": 1}',
+            DamagedError,
+            "here was altered (its checksum differs); write it again",
+        ),
     ],
 )
 def test_what_is_no_document_is_refused(data, kind, message):

@@ -139,12 +139,18 @@ def test_a_directory_appears_whole_and_replaces_only_its_own_kind(tmp_path):
     with pytest.raises(OptionError, match="holds other files"), atomic_directory(target, replaces=ours):
         pass
     assert (target / "thesis.tex").exists()
-    with pytest.raises(OptionError, match="a file is in the way"), atomic_directory(target / "thesis.tex", replaces=ours):
+    with (
+        pytest.raises(OptionError, match="a file is in the way"),
+        atomic_directory(target / "thesis.tex", replaces=ours),
+    ):
         pass
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
-    with pytest.raises(OptionError, match=r"cannot write .*x: No space left on device"), atomic_file(tmp_path / "x") as file:
+    with (
+        pytest.raises(OptionError, match=r"cannot write .*x: No space left on device"),
+        atomic_file(tmp_path / "x") as file,
+    ):
         with open("/dev/full", "wb", buffering=0) as full:
             file.write(b"a part")
             full.write(b"the rest")
@@ -153,18 +159,26 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
 
 def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match=r"cannot write .*file/x: .*file is a file"), atomic_file(tmp_path / "file" / "x"):
+    with (
+        pytest.raises(OptionError, match=r"cannot write .*file/x: .*file is a file"),
+        atomic_file(tmp_path / "file" / "x"),
+    ):
         pass
     with pytest.raises(OptionError, match="it is a directory"), atomic_file(tmp_path):
         pass
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3), max_leaves=5
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
 )
 
 
-@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), values), st.dictionaries(st.text("abc", min_size=1, max_size=3), values))
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), values),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), values),
+)
 def test_fingerprints_are_equal_exactly_when_the_parts_are(left, right):
     same = fingerprint(**left) == fingerprint(**right)
     assert same == (repr(sorted(left.items())) == repr(sorted(right.items())))

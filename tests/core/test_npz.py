@@ -42,10 +42,16 @@ def test_a_member_has_the_bytes_that_numpy_writes(array):
         assert archive.read("x.npy") == npy(array)
 
 
-@given(arrays(st.sampled_from([*KINDS, ">f8", ">i4"]), array_shapes(min_dims=0, max_dims=4, min_side=0)), st.booleans(), st.booleans())
+@given(
+    arrays(st.sampled_from([*KINDS, ">f8", ">i4"]), array_shapes(min_dims=0, max_dims=4, min_side=0)),
+    st.booleans(),
+    st.booleans(),
+)
 def test_what_numpy_writes_is_read(array, compressed, by_columns):
     buffer = io.BytesIO()
-    (np.savez_compressed if compressed else np.savez)(buffer, **{"a/x": np.asarray(array, order="F" if by_columns else "C")})
+    (np.savez_compressed if compressed else np.savez)(
+        buffer, **{"a/x": np.asarray(array, order="F" if by_columns else "C")}
+    )
     with NpzArchive(buffer) as archive:
         assert list(archive) == ["a/x"]
         read, outline = archive["a/x"], archive.outline("a/x")
@@ -57,8 +63,14 @@ def test_what_numpy_writes_is_read(array, compressed, by_columns):
 
 
 def test_objects_and_strangers_are_not_plain():
-    refused(archive_of([("x.npy", npy(np.array([{}], object)))]), NotPlainError, "'x' holds Python objects, which are never loaded")
-    refused(archive_of([("x.npy", npy(np.zeros(2))), ("notes.txt", b"")]), NotPlainError, "'notes.txt' is not a plain array")
+    refused(
+        archive_of([("x.npy", npy(np.array([{}], object)))]),
+        NotPlainError,
+        "'x' holds Python objects, which are never loaded",
+    )
+    refused(
+        archive_of([("x.npy", npy(np.zeros(2))), ("notes.txt", b"")]), NotPlainError, "'notes.txt' is not a plain array"
+    )
     refused(archive_of([("x.npy", b"\x93NUMPY\x03\x00")]), NotPlainError, "'x' is not an array of numbers or text")
 
 

@@ -23,12 +23,16 @@ def test_small_permutations_are_uniform():
         order = tuple(permutation(4, seed=3, purpose="test", epoch=epoch).tolist())
         counts[order] = counts.get(order, 0) + 1
     chi_square = sum((count - 1000) ** 2 / 1000 for count in counts.values()) + 1000 * (24 - len(counts))
-    assert chi_square < 60  # 23 degrees of freedom; beyond 60 once in 40,000 fair draws, and this draw is always the same
+    # 23 degrees of freedom; beyond 60 once in 40,000 fair draws, and this draw is always the same.
+    assert chi_square < 60
 
 
 def test_seed_purpose_and_epoch_are_independent():
     orders = [
-        permutation(50, seed=seed, purpose=purpose, epoch=epoch).tobytes() for seed in (42, 43) for purpose in "ab" for epoch in range(3)
+        permutation(50, seed=seed, purpose=purpose, epoch=epoch).tobytes()
+        for seed in (42, 43)
+        for purpose in "ab"
+        for epoch in range(3)
     ]
     assert len(set(orders)) == len(orders)
 
@@ -67,7 +71,9 @@ assert (random.getstate(), np.random.get_state()[1].tobytes()) == before
 
 columns = st.integers(0, 3).flatmap(
     lambda bits: st.integers(0, 40).flatmap(
-        lambda n: st.lists(st.lists(st.integers(0, 2 ** (20 * bits + 2) - 1), min_size=n, max_size=n), min_size=1, max_size=3)
+        lambda n: st.lists(
+            st.lists(st.integers(0, 2 ** (20 * bits + 2) - 1), min_size=n, max_size=n), min_size=1, max_size=3
+        )
     )
 )
 
@@ -100,5 +106,7 @@ def test_a_sequence_of_words_can_be_entered_anywhere(position):
     words = whole.take(20)
     assert whole.position == 20
     assert Words(3, "test", position).take(5).tolist() == words[position : position + 5].tolist()
-    assert Words(3, "test", position).uniform(2).tolist() == [(int(word) >> 11) * 2.0**-53 for word in words[position:][:2]]
+    assert Words(3, "test", position).uniform(2).tolist() == [
+        (int(word) >> 11) * 2.0**-53 for word in words[position:][:2]
+    ]
     assert Words(3, "test", position).below(2, 7).tolist() == [below(int(word), 7) for word in words[position:][:2]]

@@ -23,7 +23,9 @@ def test_a_fill_cannot_use_more_than_was_paid_for():
 
 
 def test_a_missing_extra_is_one_line_that_says_what_to_install():
-    with pytest.raises(MissingExtraError, match=r"brim\.batch\.torch needs no_such_module, .* pip install 'brim\[torch\]'") as caught:
+    with pytest.raises(
+        MissingExtraError, match=r"brim\.batch\.torch needs no_such_module, .* pip install 'brim\[torch\]'"
+    ) as caught:
         need("no_such_module", extra="torch", user="brim.batch.torch")
     assert isinstance(caught.value, ImportError)
     assert "\n" not in str(caught.value)

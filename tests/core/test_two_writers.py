@@ -1,4 +1,6 @@
-"""Several processes write one target, and some of them are killed: a reader sees the old or the new, whole, never neither."""
+"""Several processes write one target, and some of them are killed: a reader sees the old or the new, whole, never
+neither.
+"""
 
 import os
 import signal
@@ -187,7 +189,10 @@ def test_a_lock_can_be_waited_for(tmp_path):
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
-    body = f"from brim.core.lock import locked\nwith locked({str(tmp_path / 'x')!r}): os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    body = (
+        f"from brim.core.lock import locked\nwith locked({str(tmp_path / 'x')!r}): os.kill(os.getpid(), "
+        f"{int(signal.SIGKILL)})"
+    )
     assert child(body).wait() == -signal.SIGKILL
     assert without_leftovers(tmp_path) == [".x.lock"]
     with locked(tmp_path / "x"):

@@ -10,10 +10,16 @@ from brim.data.rows import jsonl
 from brim.data.synthetic import write_sample_data
 
 CHATML = (
-    "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + "
+    "'<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif "
+    "%}"
 )
-TEXT = ["the sum of two numbers", "hello world, this is a chat", "user and assistant", "sort the words: apple pear plum"] * 5
+TEXT = [
+    "the sum of two numbers",
+    "hello world, this is a chat",
+    "user and assistant",
+    "sort the words: apple pear plum",
+] * 5
 
 
 def trained(specials: list[str]) -> tokenizers.Tokenizer:
@@ -23,7 +29,8 @@ def trained(specials: list[str]) -> tokenizers.Tokenizer:
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     backend.train_from_iterator(
-        TEXT, trainers.BpeTrainer(vocab_size=400, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+        TEXT,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=specials, initial_alphabet=alphabet, show_progress=False),
     )
     return backend
 
@@ -59,7 +66,12 @@ def save_chat(path: Path, template: str) -> Path:
 
     backend = trained(["<s>", "<|im_start|>", "<|im_end|>", "<pad>"])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token="<|im_end|>", pad_token="<pad>", chat_template=template, model_max_length=16
+        tokenizer_object=backend,
+        bos_token="<s>",
+        eos_token="<|im_end|>",
+        pad_token="<pad>",
+        chat_template=template,
+        model_max_length=16,
     )
     fast.save_pretrained(path)
     return path

@@ -10,14 +10,19 @@ from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
 BYTE = ByteTokenizer()
 
 words = st.text(max_size=30)
-turns = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": words}), max_size=4)
+turns = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant"]), "content": words}), max_size=4
+)
 chats = turns.map(lambda before: [*before, {"role": "assistant", "content": "fine"}])
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20)
 shapes = st.one_of(
     st.lists(st.fixed_dictionaries({"text": words.map(lambda text: text + "!")}), min_size=1),
     st.lists(st.fixed_dictionaries({"prompt": words, "response": words.map(lambda text: text + "!")}), min_size=1),
     st.lists(
-        st.fixed_dictionaries({"instruction": words, "output": words.map(lambda text: text + "!")}, optional={"input": words}), min_size=1
+        st.fixed_dictionaries(
+            {"instruction": words, "output": words.map(lambda text: text + "!")}, optional={"input": words}
+        ),
+        min_size=1,
     ),
     st.lists(st.fixed_dictionaries({"messages": chats}), min_size=1),
     st.lists(st.fixed_dictionaries({"input_ids": ids}), min_size=1),
@@ -33,7 +38,11 @@ def one(row, tokenizer=BYTE, **options):
     tokens, mask = encode_rows([row], tokenizer, RowFormat(**options), where)[0]
     assert len(tokens) == len(mask)
     learned = tokens[mask == 1]
-    return tokenizer.decode(tokens[mask == 0]), tokenizer.decode(learned), bool(len(learned)) and int(learned[-1]) == tokenizer.eos_id
+    return (
+        tokenizer.decode(tokens[mask == 0]),
+        tokenizer.decode(learned),
+        bool(len(learned)) and int(learned[-1]) == tokenizer.eos_id,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,13 @@ MESSAGES = {"messages": [{"role": "assistant", "content": "x"}]}
 PROMPT = {"prompt": "p", "response": "r"}
 INSTRUCTION = {"instruction": "i", "output": "o"}
 TEXT = {"text": "t"}
-IN_ORDER = [("tokens", TOKENS), ("messages", MESSAGES), ("prompt", PROMPT), ("instruction", INSTRUCTION), ("text", TEXT)]
+IN_ORDER = [
+    ("tokens", TOKENS),
+    ("messages", MESSAGES),
+    ("prompt", PROMPT),
+    ("instruction", INSTRUCTION),
+    ("text", TEXT),
+]
 
 
 def test_the_first_shape_in_the_documented_order_wins():
@@ -88,7 +94,10 @@ def test_options_that_cannot_work_are_refused(options, message):
         ({"prompt": "p"}, r'"response" is missing \(keys: prompt\). Name the field with --response-field'),
         ({"instruction": "i"}, '"output" is missing'),
         ({"text": None}, '"text" is null'),
-        ({"question": "q", "answer": "a"}, "no text, prompt and response.*Did you mean --prompt-field question --response-field answer"),
+        (
+            {"question": "q", "answer": "a"},
+            "no text, prompt and response.*Did you mean --prompt-field question --response-field answer",
+        ),
         ({"content": "c"}, "Did you mean --text-field content"),
         ({}, r"keys: none\). Name the fields"),
     ],

@@ -43,7 +43,12 @@ def test_lengths_are_those_of_the_encoded_rows(data, tmp_path, tokenizer, name):
 
 def test_the_output_says_what_it_was_made_of_and_nothing_about_the_machine(data, tmp_path):
     source = build_lengths(data, tmp_path / "out", "gpt2").cache.source
-    assert (source["name"], source["rows"], source["tokenizer"], source["layout"]["kind"]) == ("train.jsonl", 200, "gpt2", "prompt")
+    assert (source["name"], source["rows"], source["tokenizer"], source["layout"]["kind"]) == (
+        "train.jsonl",
+        200,
+        "gpt2",
+        "prompt",
+    )
     assert str(tmp_path).encode() not in (tmp_path / "out").read_bytes()
 
 
@@ -55,7 +60,10 @@ def test_the_bytes_do_not_depend_on_workers_or_blocks(data, tmp_path, monkeypatc
 
 
 def test_conversations_go_through_the_template_in_the_workers_too(tmp_path, chat_folder, small_blocks):
-    rows = [{"messages": [{"role": "user", "content": "hello " * (k % 9)}, {"role": "assistant", "content": "ok"}]} for k in range(100)]
+    rows = [
+        {"messages": [{"role": "user", "content": "hello " * (k % 9)}, {"role": "assistant", "content": "ok"}]}
+        for k in range(100)
+    ]
     (tmp_path / "chat.jsonl").write_bytes(lines(rows))
     for workers in (1, 2):
         build_lengths(tmp_path / "chat.jsonl", tmp_path / f"{workers}", str(chat_folder), workers=workers)
@@ -113,10 +121,16 @@ def test_groups_are_kept_and_joined(tmp_path):
 # Appending
 
 
-CONTENT = lines([{"id": f"r{k}", "text": "é" * k} for k in range(4)]) + b"\n \r\n" + lines([{"id": "z", "text": "end"}]).rstrip()
+CONTENT = (
+    lines([{"id": f"r{k}", "text": "é" * k} for k in range(4)])
+    + b"\n \r\n"
+    + lines([{"id": "z", "text": "end"}]).rstrip()
+)
 
 
-@given(st.integers(0, len(CONTENT)), st.sampled_from([b"", b"\n", b"\r\n"]), st.sampled_from(["out.jsonl", "out.lengths"]))
+@given(
+    st.integers(0, len(CONTENT)), st.sampled_from([b"", b"\n", b"\r\n"]), st.sampled_from(["out.jsonl", "out.lengths"])
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_file_that_grew_gives_the_bytes_of_a_fresh_build(tmp_path, cut, ending, name):
     data, output, fresh = tmp_path / "d.jsonl", tmp_path / name, tmp_path / f"fresh-{name}"

@@ -32,32 +32,44 @@ def write_everything(folder: Path, samples: list[dict]) -> None:
         stages = {f"stages/{place}/s": stage["s"] for place, stage in enumerate(sample["stages"])}
         np.savez(folder / "files" / f"{number}.npz", **stages, **{key: sample[key] for key in (ID, "x", "text", "r")})
     rows = [
-        {**sample, "x": sample["x"].tolist(), "stages": [{"s": stage["s"].tolist()} for stage in sample["stages"]]} for sample in samples
+        {**sample, "x": sample["x"].tolist(), "stages": [{"s": stage["s"].tolist()} for stage in sample["stages"]]}
+        for sample in samples
     ]
     block = pa.list_(pa.list_(pa.float32(), 3))
     stages = pa.list_(pa.struct([("s", pa.list_(pa.int64()))]))
-    schema = pa.schema([(ID, pa.string()), ("x", block), ("stages", stages), ("text", pa.string()), ("r", pa.float64())])
+    schema = pa.schema(
+        [(ID, pa.string()), ("x", block), ("stages", stages), ("text", pa.string()), ("r", pa.float64())]
+    )
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "a.parquet", row_group_size=9)
 
 
 @pytest.fixture
 def everything(tmp_path):
-    samples = [{**sample, "text": sample["text"].replace("\0", "")} for sample in some_samples()]  # NPZ of others cannot have it
+    # NPZ of others cannot have it.
+    samples = [{**sample, "text": sample["text"].replace("\0", "")} for sample in some_samples()]
     write_everything(tmp_path / "all", samples)
     return [open_nested(tmp_path / "all" / name) for name in NAMES], samples
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning")  # on a machine with fewer cores
+# On a machine with fewer cores.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 about threads of the parent
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (1, "spawn"), (1, "forkserver")])
 def test_workers_read_what_the_parent_reads(workers, start, everything):
     from torch.utils.data import ConcatDataset, DataLoader
 
     sources, samples = everything
-    assert all(source[row][ID] == f"ep{row}" for source in sources for row in (0, 17, 39))  # the parent has its files open
+    # The parent has its files open.
+    assert all(source[row][ID] == f"ep{row}" for source in sources for row in (0, 17, 39))
     rows = random.Random(3).sample(range(len(sources) * len(samples)), len(sources) * len(samples))
     batches = [rows[first : first + 8] for first in range(0, len(rows), 8)]
-    loader = DataLoader(ConcatDataset(sources), batch_sampler=batches, num_workers=workers, collate_fn=list, multiprocessing_context=start)
+    loader = DataLoader(
+        ConcatDataset(sources),
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=list,
+        multiprocessing_context=start,
+    )
     found = list(loader)
     assert [len(batch) for batch in found] == [len(batch) for batch in batches]
     wanted = [{ID: sample[ID], **normal(sample)} for sample in samples]

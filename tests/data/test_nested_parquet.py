@@ -16,7 +16,13 @@ from brim.core.errors import DataError
 from brim.data.nested.open import open_nested
 from brim.data.nested.structure import ID
 
-NUMBERS = {"int32": pa.int32(), "float64": pa.float64(), "uint8": pa.uint8(), "bool": pa.bool_(), "float16": pa.float16()}
+NUMBERS = {
+    "int32": pa.int32(),
+    "float64": pa.float64(),
+    "uint8": pa.uint8(),
+    "bool": pa.bool_(),
+    "float16": pa.float16(),
+}
 
 
 def arrow_types() -> st.SearchStrategy[pa.DataType]:
@@ -29,7 +35,9 @@ def arrow_types() -> st.SearchStrategy[pa.DataType]:
     def nest(inside):
         fields = st.dictionaries(st.sampled_from("abc"), inside, min_size=1, max_size=3)
         return (
-            st.builds(pa.list_, inside) | st.builds(pa.list_, inside, st.just(2)) | fields.map(lambda found: pa.struct(list(found.items())))
+            st.builds(pa.list_, inside)
+            | st.builds(pa.list_, inside, st.just(2))
+            | fields.map(lambda found: pa.struct(list(found.items())))
         )
 
     return st.recursive(leaves, nest, max_leaves=4)
@@ -53,7 +61,11 @@ def draw_value(kind, rng, *, nulls: bool):
         return None
     if is_number(kind):
         return (
-            bool(rng.integers(2)) if kind == pa.bool_() else np.float16(rng.integers(9)) if kind == pa.float16() else int(rng.integers(9))
+            bool(rng.integers(2))
+            if kind == pa.bool_()
+            else np.float16(rng.integers(9))
+            if kind == pa.float16()
+            else int(rng.integers(9))
         )
     if pa.types.is_struct(kind):
         return {field.name: draw_value(field.type, rng, nulls=nulls) for field in kind}
@@ -61,7 +73,11 @@ def draw_value(kind, rng, *, nulls: bool):
         count = kind.list_size if pa.types.is_fixed_size_list(kind) else int(rng.integers(4))
         inside = nulls and pa.types.is_struct(kind.value_type)
         values = [draw_value(kind.value_type, rng, nulls=False) for _ in range(count)]
-        return [{key: value if rng.random() < 0.8 else None for key, value in item.items()} for item in values] if inside else values
+        return (
+            [{key: value if rng.random() < 0.8 else None for key, value in item.items()} for item in values]
+            if inside
+            else values
+        )
     return "é" * int(rng.integers(4)) if kind == pa.string() else b"\0" * int(rng.integers(4))
 
 
@@ -91,12 +107,18 @@ def test_parquet_means_what_its_types_say(columns, sizes, nulls, seed):
     rng = np.random.default_rng(seed)
     rows = [{name: draw_value(kind, rng, nulls=nulls) for name, kind in columns.items()} for _ in range(sum(sizes))]
     schema = pa.schema(list(columns.items()))
-    samples = [{name: meaning(columns[name], value) for name, value in row.items() if value is not None} for row in rows]
+    samples = [
+        {name: meaning(columns[name], value) for name, value in row.items() if value is not None} for row in rows
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for part, size in enumerate(sizes):
             first = sum(sizes[:part])
-            arrays = [pa.array([row[name] for row in rows[first : first + size]], kind) for name, kind in columns.items()]
-            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), Path(folder) / f"part-{part}.parquet", row_group_size=2)
+            arrays = [
+                pa.array([row[name] for row in rows[first : first + size]], kind) for name, kind in columns.items()
+            ]
+            pq.write_table(
+                pa.Table.from_arrays(arrays, schema=schema), Path(folder) / f"part-{part}.parquet", row_group_size=2
+            )
         source = open_nested(folder)
         assert_holds(source, samples)
         assert_holds(pickle.loads(pickle.dumps(source)), samples)
@@ -143,7 +165,10 @@ TWINS = pa.StructArray.from_arrays(PAIR, names=["x", "x"])
         (pa.Table.from_arrays(PAIR, names=["x", "x"]), "a.parquet has the column 'x' more than once"),
         (pa.Table.from_arrays(PAIR, names=[ID, ID]), "a.parquet has the column 'id' more than once"),
         (pa.table({ID: [5, 6], "s": TWINS}), "a.parquet: row 0: s has the column 'x'; keys come once"),
-        (pa.table({"s": pa.ListArray.from_arrays([0, 1, 2], TWINS)}), "a.parquet: row 0: s has the column 'x'; keys come once"),
+        (
+            pa.table({"s": pa.ListArray.from_arrays([0, 1, 2], TWINS)}),
+            "a.parquet: row 0: s has the column 'x'; keys come once",
+        ),
     ],
 )
 def test_a_column_that_comes_twice_is_one_line(table, message, tmp_path):
@@ -154,5 +179,8 @@ def test_a_column_that_comes_twice_is_one_line(table, message, tmp_path):
 
 
 def test_words_of_a_dictionary_are_words(tmp_path):
-    pq.write_table(pa.table({"x": pa.array(["a", "b", "a"]).dictionary_encode(), "y": pa.array([[], [], []])}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"x": pa.array(["a", "b", "a"]).dictionary_encode(), "y": pa.array([[], [], []])}),
+        tmp_path / "a.parquet",
+    )
     assert_holds(open_nested(tmp_path / "a.parquet"), [{"x": word, "y": []} for word in "aba"])

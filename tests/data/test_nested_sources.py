@@ -1,4 +1,6 @@
-"""Sources of nested samples: what is written comes back, files of other people are read, and the table needs no contents."""
+"""Sources of nested samples: what is written comes back, files of other people are read, and the table needs no
+contents.
+"""
 
 import os
 import pickle
@@ -37,7 +39,13 @@ def test_what_is_written_comes_back_in_its_order_under_its_ids(kind, samples, sh
 def test_the_fingerprint_is_of_the_samples_and_not_of_the_files(samples):
     with tempfile.TemporaryDirectory() as folder:
         prints = set()
-        for name, options in (("a.h5", {}), ("b.h5", {}), ("a.npz", {}), ("a", {"shard_samples": 1}), ("b", {"shard_samples": 3})):
+        for name, options in (
+            ("a.h5", {}),
+            ("b.h5", {}),
+            ("a.npz", {}),
+            ("a", {"shard_samples": 1}),
+            ("b", {"shard_samples": 3}),
+        ):
             write_nested(Path(folder) / name, samples, **options)
             prints.add(open_nested(Path(folder) / name).fingerprint)
         assert len(prints) == 1
@@ -50,7 +58,9 @@ def test_the_fingerprint_is_of_the_samples_and_not_of_the_files(samples):
 def test_samples_that_do_not_fit_in_the_buffer_are_streamed(tmp_path, monkeypatch):
     monkeypatch.setattr(nested_hdf5, "BUFFER_BYTES", 2000)
     held = []
-    monkeypatch.setattr(nested_hdf5, "_append", lambda *parts, real=nested_hdf5._append: (held.append(parts), real(*parts)))
+    monkeypatch.setattr(
+        nested_hdf5, "_append", lambda *parts, real=nested_hdf5._append: (held.append(parts), real(*parts))
+    )
     samples = some_samples(100)
     write_nested(tmp_path / "samples.h5", samples)
     assert len(held) > 5
@@ -85,7 +95,9 @@ def test_a_source_is_rewritten_from_itself_and_into_another_format(tmp_path):
     write_nested(tmp_path / "a.h5", open_nested(tmp_path / "a.h5"))
     write_nested(tmp_path / "shards/", open_nested(tmp_path / "a.h5"), shard_samples=7)
     write_nested(tmp_path / "shards/", open_nested(tmp_path / "shards"), shard_samples=9)
-    assert sorted(file.name for file in (tmp_path / "shards").iterdir()) == [f"shard-0000{number}.npz" for number in range(5)]
+    assert sorted(file.name for file in (tmp_path / "shards").iterdir()) == [
+        f"shard-0000{number}.npz" for number in range(5)
+    ]
     assert_holds(open_nested(tmp_path / "shards"), some_samples())
 
 
@@ -128,7 +140,11 @@ def lists_of(value, path: tuple = ()) -> set[tuple]:
     """Where lists are that have something in them."""
     if isinstance(value, list):
         return {path for _ in value[:1]}.union(*(lists_of(each, (*path, "any")) for each in value))
-    return set().union(*(lists_of(each, (*path, key)) for key, each in value.items())) if isinstance(value, dict) else set()
+    return (
+        set().union(*(lists_of(each, (*path, key)) for key, each in value.items()))
+        if isinstance(value, dict)
+        else set()
+    )
 
 
 def settled(value, lists: set[tuple], path: tuple = ()):
@@ -137,7 +153,9 @@ def settled(value, lists: set[tuple], path: tuple = ()):
         return [] if path in lists else {}
     if isinstance(value, list):
         return [settled(each, lists, (*path, "any")) for each in value]
-    return {key: settled(each, lists, (*path, key)) for key, each in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: settled(each, lists, (*path, key)) for key, each in value.items()} if isinstance(value, dict) else value
+    )
 
 
 PLAIN = ("x", "y", "states", "stages", "0", "a b", "é")
@@ -146,7 +164,11 @@ PLAIN = ("x", "y", "states", "stages", "0", "a b", "é")
 @settings(max_examples=60)
 @given(nested_samples(keys=PLAIN, ids=False))
 def test_every_group_of_a_file_is_a_sample(samples):
-    samples = [{ID: f"ep{number}", **normal(sample)} for number, sample in enumerate(samples) if can_be_told(normal(sample), empty=True)]
+    samples = [
+        {ID: f"ep{number}", **normal(sample)}
+        for number, sample in enumerate(samples)
+        if can_be_told(normal(sample), empty=True)
+    ]
     samples = samples or some_samples(2)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.h5"
@@ -161,7 +183,11 @@ def test_every_group_of_a_file_is_a_sample(samples):
 def test_an_empty_group_is_an_empty_list_where_any_sample_has_a_list(tmp_path):
     samples = [
         {ID: "ep0", "compression_stages": [], "info": {}},
-        {ID: "ep1", "compression_stages": [{"s": np.zeros(2), "sub": []}, {"s": np.zeros(1), "sub": [{"t": np.zeros(3)}]}], "info": {}},
+        {
+            ID: "ep1",
+            "compression_stages": [{"s": np.zeros(2), "sub": []}, {"s": np.zeros(1), "sub": [{"t": np.zeros(3)}]}],
+            "info": {},
+        },
         {ID: "ep2", "compression_stages": [], "info": {"x": np.zeros(1)}},
     ]
     write_groups(tmp_path / "a.h5", samples)
@@ -183,7 +209,11 @@ def test_a_sample_beside_broken_ones_is_read(tmp_path):
         file.create_group("ep4/stages/0")["x"] = np.zeros(1)
     source = open_nested(tmp_path / "a.h5")
     assert source[0] == {ID: "ep0", "stages": []}
-    for row, message in ((1, "'ep1': gone is a link .* '/none'"), (2, "'ep2': gone is a link .* 'none.h5:/none'"), (3, "not UTF-8")):
+    for row, message in (
+        (1, "'ep1': gone is a link .* '/none'"),
+        (2, "'ep2': gone is a link .* 'none.h5:/none'"),
+        (3, "not UTF-8"),
+    ):
         with pytest.raises(DataError, match=message):
             source[row]
 
@@ -191,14 +221,42 @@ def test_a_sample_beside_broken_ones_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "put", "message"),
     [
-        ("ep1", lambda file: file.__setitem__("ep1", h5py.SoftLink("/none")), r"/ep1 is a link that leads nowhere: to '/none'"),
-        ("ep1", lambda file: file.__setitem__("ep1", h5py.ExternalLink("b.h5", "/x")), r"/ep1 is a link that leads nowhere: to 'b.h5:/x'"),
+        (
+            "ep1",
+            lambda file: file.__setitem__("ep1", h5py.SoftLink("/none")),
+            r"/ep1 is a link that leads nowhere: to '/none'",
+        ),
+        (
+            "ep1",
+            lambda file: file.__setitem__("ep1", h5py.ExternalLink("b.h5", "/x")),
+            r"/ep1 is a link that leads nowhere: to 'b.h5:/x'",
+        ),
         ("bytes", lambda file: file.create_group(b"ep\xff"), r"has the name b'ep\\xff' in it, which is not UTF-8"),
-        ("bytes inside", lambda file: file["ep0"].create_group(b"\xff"), r"sample 'ep0': .* b'\\xff' in it, which is not UTF-8"),
-        ("attribute", lambda file: file["ep0"].attrs.create(b"\xff", 1), r"sample 'ep0': .* b'\\xff' in it, which is not UTF-8"),
-        ("text", lambda file: file["ep0"].__setitem__("t", np.bytes_(b"\xff")), "sample 'ep0': t is text that is not UTF-8"),
-        ("id", lambda file: file["ep0"].attrs.create("id", np.bytes_(b"\xff")), "sample 'ep0': the id .* is not text in UTF-8"),
-        ("ids", lambda file: file["ep0"].__setitem__("id", np.arange(3)), "sample 'ep0': the id of a sample is of type ndarray"),
+        (
+            "bytes inside",
+            lambda file: file["ep0"].create_group(b"\xff"),
+            r"sample 'ep0': .* b'\\xff' in it, which is not UTF-8",
+        ),
+        (
+            "attribute",
+            lambda file: file["ep0"].attrs.create(b"\xff", 1),
+            r"sample 'ep0': .* b'\\xff' in it, which is not UTF-8",
+        ),
+        (
+            "text",
+            lambda file: file["ep0"].__setitem__("t", np.bytes_(b"\xff")),
+            "sample 'ep0': t is text that is not UTF-8",
+        ),
+        (
+            "id",
+            lambda file: file["ep0"].attrs.create("id", np.bytes_(b"\xff")),
+            "sample 'ep0': the id .* is not text in UTF-8",
+        ),
+        (
+            "ids",
+            lambda file: file["ep0"].__setitem__("id", np.arange(3)),
+            "sample 'ep0': the id of a sample is of type ndarray",
+        ),
         ("float", lambda file: file["ep0"].__setitem__("id", 2.5), "sample 'ep0': the id of a sample is 2.5"),
     ],
 )
@@ -251,11 +309,18 @@ def test_an_id_that_is_not_text_is_one_line(tmp_path):
 @settings(max_examples=60)
 @given(nested_samples(keys=PLAIN, ids=False))
 def test_every_other_npz_file_is_a_sample(samples):
-    samples = [{ID: f"ep{number}", **normal(sample)} for number, sample in enumerate(samples) if can_be_told(normal(sample), empty=False)]
+    samples = [
+        {ID: f"ep{number}", **normal(sample)}
+        for number, sample in enumerate(samples)
+        if can_be_told(normal(sample), empty=False)
+    ]
     samples = samples or some_samples(2)
     with tempfile.TemporaryDirectory() as folder:
         for sample in samples:
-            np.savez(Path(folder) / f"{sample[ID]}.npz", **flat_keys({key: value for key, value in sample.items() if key != ID}))
+            np.savez(
+                Path(folder) / f"{sample[ID]}.npz",
+                **flat_keys({key: value for key, value in sample.items() if key != ID}),
+            )
         source = open_nested(folder)
         assert_holds(source, samples)
         assert_holds(pickle.loads(pickle.dumps(source)), samples)
@@ -287,7 +352,10 @@ def test_shards_and_files_of_one_sample_share_a_directory(tmp_path):
     write_nested(tmp_path / "many.npz", [{ID: 5, "x": np.zeros(2)}, {ID: 6, "x": np.zeros(4)}])
     np.savez(tmp_path / "one.npz", x=np.asfortranarray(np.arange(6.0).reshape(3, 2)).astype(">f8"))
     source = open_nested(tmp_path)
-    assert_holds(source, [{ID: "5", "x": np.zeros(2)}, {ID: "6", "x": np.zeros(4)}, {ID: "one", "x": np.arange(6.0).reshape(3, 2)}])
+    assert_holds(
+        source,
+        [{ID: "5", "x": np.zeros(2)}, {ID: "6", "x": np.zeros(4)}, {ID: "one", "x": np.arange(6.0).reshape(3, 2)}],
+    )
 
 
 def test_the_table_reads_no_arrays(tmp_path):
@@ -303,7 +371,9 @@ def test_the_table_of_shards_reads_no_leaves(tmp_path, monkeypatch):
     write_nested(tmp_path / "shards", some_samples(), shard_samples=9)
     source, read = open_nested(tmp_path / "shards"), []
     real = nested_npz._Archive.__getitem__
-    monkeypatch.setattr(nested_npz._Archive, "__getitem__", lambda archive, name: (read.append(name), real(archive, name))[1])
+    monkeypatch.setattr(
+        nested_npz._Archive, "__getitem__", lambda archive, name: (read.append(name), real(archive, name))[1]
+    )
     assert len(source.table) == 40
     assert any(name.endswith(".ends") for name in read)
     assert not any(nested_npz.LEAF.fullmatch(name) for name in read)

@@ -78,7 +78,9 @@ def test_a_writer_that_is_killed_leaves_the_old_data_set(name, tmp_path):
 @pytest.mark.parametrize("name", ["samples.h5", "samples"])
 def test_a_writer_that_is_interrupted_stops_and_leaves_nothing(name, tmp_path):
     """Most of its time is spent inside h5py, where an interrupt would be lost."""
-    assert [stopped_writer(tmp_path / name, signal.SIGINT, delay) for delay in (0, 0.03, 0.05, 0.1)] == ["interrupted\n"] * 4
+    assert [stopped_writer(tmp_path / name, signal.SIGINT, delay) for delay in (0, 0.03, 0.05, 0.1)] == [
+        "interrupted\n"
+    ] * 4
     assert list(tmp_path.iterdir()) == []
 
 

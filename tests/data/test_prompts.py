@@ -30,13 +30,17 @@ class Starting(ByteTokenizer):
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 
 
-@given(st.lists(st.tuples(TEXTS | st.sampled_from(["", "a", "a\n"]), TEXTS), max_size=8), st.integers(1, 4), st.booleans())
+@given(
+    st.lists(st.tuples(TEXTS | st.sampled_from(["", "a", "a\n"]), TEXTS), max_size=8), st.integers(1, 4), st.booleans()
+)
 def test_rows_are_those_that_are_encoded_whole_whatever_is_remembered(pairs, limit, starts):
     tokenizer = Starting() if starts else ByteTokenizer()
     prompts = Prompts(tokenizer, limit=limit)
     for prompt, _ in pairs[::2]:
         prompts.tokens(prompt)
-    expected = encode_rows([{"prompt": prompt, "response": response} for prompt, response in pairs], tokenizer, LAYOUT, str)
+    expected = encode_rows(
+        [{"prompt": prompt, "response": response} for prompt, response in pairs], tokenizer, LAYOUT, str
+    )
     for (tokens, mask), (whole, marks) in zip(prompts.rows(pairs, str), expected, strict=True):
         assert np.array_equal(tokens, whole)
         assert np.array_equal(mask, marks)

@@ -1,4 +1,6 @@
-"""Builds that are killed, stopped, crossed or continued: nothing that can happen to one changes a byte of its result."""
+"""Builds that are killed, stopped, crossed or continued: nothing that can happen to one changes a byte of its
+result.
+"""
 
 import json
 import os
@@ -56,7 +58,9 @@ build_lengths(data, output, "byte", workers=int(workers), progress=progress)
 def start(data, output, workers):
     """A build that stops after every block until it is given a line."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", RUN, data, output, str(workers)], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, data, output, str(workers)], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
+    )
 
 
 def let_run(process, blocks):

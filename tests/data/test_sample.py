@@ -10,7 +10,9 @@ from brim.data.sample import Sample
 
 
 def test_lists_become_read_only_arrays():
-    sample = Sample("a", [5, 6, 7], (0, 1, True), segment_ids=[1, 1, 2], arrays={"stage": [[1, 2], [3, 4]]}, scalars={"reward": 0.5})
+    sample = Sample(
+        "a", [5, 6, 7], (0, 1, True), segment_ids=[1, 1, 2], arrays={"stage": [[1, 2], [3, 4]]}, scalars={"reward": 0.5}
+    )
     assert sample.input_ids.dtype == np.int32
     assert sample.loss_mask.tolist() == [0, 1, 1]
     assert (sample.length, len(sample), sample.num_loss_tokens) == (3, 3, 2)

@@ -32,7 +32,9 @@ def write(tmp_path):
 
 
 separators = st.lists(
-    st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n  \t\n", b"\r\n\r\n", b"\n" + b" " * 300 + b"\n"]), min_size=25, max_size=25
+    st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\n  \t\n", b"\r\n\r\n", b"\n" + b" " * 300 + b"\n"]),
+    min_size=25,
+    max_size=25,
 )
 
 

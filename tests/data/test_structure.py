@@ -65,11 +65,25 @@ def test_the_table_has_a_group_for_each_structure_and_lengths_that_add_up(sample
 
 def test_what_is_ragged_and_what_is_not():
     structure = structure_of(
-        {"id": "a", "x": np.zeros((3, 2)), "n": 5, "ok": True, "name": "text", "stages": [[1, 2], np.zeros(0)], "none": []}
+        {
+            "id": "a",
+            "x": np.zeros((3, 2)),
+            "n": 5,
+            "ok": True,
+            "name": "text",
+            "stages": [[1, 2], np.zeros(0)],
+            "none": [],
+        }
     )
-    assert structure.text == "{n: int64, name: text, none: [], ok: bool, stages: [int64[*], float64[*]], x: float64[*, 2]}"
+    assert (
+        structure.text == "{n: int64, name: text, none: [], ok: bool, stages: [int64[*], float64[*]], x: float64[*, 2]}"
+    )
     assert structure.arrays == ("stages/0", "stages/1", "x")
-    assert structure_of({"x": np.zeros((9, 2))}) == structure_of({"x": np.zeros((1, 2))}) != structure_of({"x": np.zeros((9, 3))})
+    assert (
+        structure_of({"x": np.zeros((9, 2))})
+        == structure_of({"x": np.zeros((1, 2))})
+        != structure_of({"x": np.zeros((9, 3))})
+    )
     assert structure_of({"x": np.zeros(3, np.float32)}) != structure_of({"x": np.zeros(3)})
     assert structure_of({"x": torch.zeros(3)}) == structure_of({"x": np.zeros(3, np.float32)})
     assert structure_of({"x": []}) != structure_of({"x": np.zeros(0)})
@@ -107,7 +121,9 @@ def test_arrays_of_a_dict_that_are_always_equally_long_run_along_one_axis():
 
 
 def test_axes_of_mixed_structures_are_aligned_by_name():
-    table = measure_structures([{"stages": [np.zeros(3)], "tail": {"x": np.zeros(7)}}, {"stages": [], "tail": {"x": np.zeros(5)}}])
+    table = measure_structures(
+        [{"stages": [np.zeros(3)], "tail": {"x": np.zeros(7)}}, {"stages": [], "tail": {"x": np.zeros(5)}}]
+    )
     found = {name: column.tolist() for name, column in axes_by_name(table).items()}
     assert found == {"tail/x": [7, 5], "stages/0": [3, 0]}
 
@@ -197,7 +213,11 @@ def test_a_step_counts_for_what_it_costs():
     charged = charge_axes(table, {"context": 7})
     assert charged.lengths.tolist() == [35, 38, 41]
     assert charge_axes(table, {"compression_stages": 2}).lengths.tolist() == [5, 11, 17]
-    assert charge_axes(table, {"compression_stages": 2, "compression_stages/1": 10}).lengths.tolist() == [5, 11, 5 + 6 + 30]
+    assert charge_axes(table, {"compression_stages": 2, "compression_stages/1": 10}).lengths.tolist() == [
+        5,
+        11,
+        5 + 6 + 30,
+    ]
     assert charge_axes(table, {"context": 2}, pad_to_multiple=4).lengths.tolist() == [16, 20, 24]
     assert charged.groups is table.groups
     assert charged.fingerprint != table.fingerprint
@@ -216,7 +236,10 @@ def test_a_step_counts_for_what_it_costs():
 def test_a_budget_is_held_against_costs(multiple):
     random = np.random.default_rng(1)
     samples = [
-        {"stages": [np.zeros(int(random.integers(1, 9)))] * (number % 3), "context": np.zeros(int(random.integers(1, 9)))}
+        {
+            "stages": [np.zeros(int(random.integers(1, 9)))] * (number % 3),
+            "context": np.zeros(int(random.integers(1, 9))),
+        }
         for number in range(200)
     ]
 
@@ -249,7 +272,10 @@ def test_arrays_are_taken_as_this_machine_has_them():
 
 def test_a_key_called_sample_is_not_the_axis_at_the_top():
     table = measure_structures([{"x": np.zeros(9), "y": np.zeros(9), "sample": {"a": np.zeros(3), "b": np.zeros(3)}}])
-    assert dict(zip(table.source["structures"][0]["axes"], table.axes[0].tolist(), strict=True)) == {"sample": 3, "/": 9}
+    assert dict(zip(table.source["structures"][0]["axes"], table.axes[0].tolist(), strict=True)) == {
+        "sample": 3,
+        "/": 9,
+    }
     assert charge_axes(table, {"/": 2}).lengths.tolist() == [21]
 
 

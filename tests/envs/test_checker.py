@@ -53,7 +53,9 @@ class Walk:
         at = np.where(over, state.at, np.clip(state.at + actions, -3, 9))
         after = State(at, state.goal, np.where(over, state.time, state.time + 1))
         reward = np.where(~over & (at == state.goal), 1.0, 0.0)
-        return Step(after, reward, at == state.goal, (after.time >= 12) & (at != state.goal), {"distance": state.goal - at})
+        return Step(
+            after, reward, at == state.goal, (after.time >= 12) & (at != state.goal), {"distance": state.goal - at}
+        )
 
     def over(self, state):
         return (state.at == state.goal) | (state.time >= 12)
@@ -157,10 +159,22 @@ BROKEN = [
     (Bare, "StepFormError", 'has no "state"'),
     (changed(reward=lambda self, state, actions, led: led.reward[:2]), "StepFormError", r"shape \(2,\)"),
     (changed(reward=lambda self, state, actions, led: led.reward.astype(np.int64)), "StepFormError", "3 floats"),
-    (changed(terminated=lambda self, state, actions, led: led.terminated.astype(np.int8)), "StepFormError", '"terminated" is int8'),
+    (
+        changed(terminated=lambda self, state, actions, led: led.terminated.astype(np.int8)),
+        "StepFormError",
+        '"terminated" is int8',
+    ),
     (changed(truncated=lambda self, state, actions, led: False), "StepFormError", '"truncated" is bool'),
-    (changed(state=lambda self, state, actions, led: led.state._replace(time=led.state.time * 1.0)), "StateFormError", '"time"'),
-    (changed(state=lambda self, state, actions, led: led.state._replace(at=led.state.at[:, None])), "StateFormError", '"at"'),
+    (
+        changed(state=lambda self, state, actions, led: led.state._replace(time=led.state.time * 1.0)),
+        "StateFormError",
+        '"time"',
+    ),
+    (
+        changed(state=lambda self, state, actions, led: led.state._replace(at=led.state.at[:, None])),
+        "StateFormError",
+        '"at"',
+    ),
     (changed(reward=lambda self, state, actions, led: led.reward * np.nan), "RewardError", "lane 0 is nan"),
     (changed(reward=lambda self, state, actions, led: led.reward - np.inf), "RewardError", "finite"),
     (FarAway, "SpaceError", "the actions array"),
@@ -170,10 +184,18 @@ BROKEN = [
     (Mutating, "MutationError", 'changed the state that it was given: "time"'),
     (MutatingActions, "MutationError", "changed the actions"),
     (changed(reward=lambda self, state, actions, led: led.reward + counting(self)), "HiddenStateError", '"reward"'),
-    (changed(info=lambda self, state, actions, led: {"distance": counting(self)}), "HiddenStateError", '"info.distance"'),
+    (
+        changed(info=lambda self, state, actions, led: {"distance": counting(self)}),
+        "HiddenStateError",
+        '"info.distance"',
+    ),
     (Unseeded, "DeterminismError", r"reset\(0\) gave two different states"),
     (SharedGenerator, "DeterminismError", "later"),
-    (changed(reward=lambda self, state, actions, led: led.reward + (actions[0] > 0) * ~self.over(state)), "LaneError", "lane 0"),
+    (
+        changed(reward=lambda self, state, actions, led: led.reward + (actions[0] > 0) * ~self.over(state)),
+        "LaneError",
+        "lane 0",
+    ),
     (Refusing, "DoneError", "has not ended, and the step was refused: a lane has ended"),
     (
         changed(terminated=lambda self, state, actions, led: led.terminated & ~self.over(state)),
@@ -196,7 +218,11 @@ def test_an_environment_that_breaks_a_rule_is_caught_by_the_name_of_the_rule(bro
 
 
 def test_every_rule_has_an_environment_that_breaks_it():
-    rules = {kind.__name__ for kind in vars(checker).values() if isinstance(kind, type) and issubclass(kind, checker.EnvError)}
+    rules = {
+        kind.__name__
+        for kind in vars(checker).values()
+        if isinstance(kind, type) and issubclass(kind, checker.EnvError)
+    }
     assert rules - {"EnvError"} == {error for _, error, _ in BROKEN}
 
 
@@ -205,7 +231,9 @@ def test_states_may_be_dicts_lists_and_plain_values_and_actions_lists_of_text():
         return {"texts": [f"{seed}"] * 2, "nested": [{"count": 0}], "key": (seed, None)}
 
     def move(state, actions):
-        texts = [text if text.endswith(".") else text + action for text, action in zip(state["texts"], actions, strict=True)]
+        texts = [
+            text if text.endswith(".") else text + action for text, action in zip(state["texts"], actions, strict=True)
+        ]
         over = np.array([text.endswith(".") for text in texts])
         after = {**state, "texts": texts, "nested": [{"count": state["nested"][0]["count"] + 1}]}
         return Step(after, np.zeros(2), over, ~over & False)

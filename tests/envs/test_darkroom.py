@@ -73,7 +73,9 @@ def test_a_goal_outside_is_refused():
         reset(Darkroom(), np.array([[0, 0], [9, 0]]))
 
 
-@pytest.mark.parametrize(("options", "message"), [({"size": 1}, "got 1"), ({"size": 128}, "got 128"), ({"horizon": 0}, "got 0")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"size": 1}, "got 1"), ({"size": 128}, "got 128"), ({"horizon": 0}, "got 0")]
+)
 def test_a_room_that_cannot_be_is_refused(options, message):
     with pytest.raises(OptionError, match=message):
         Darkroom(**options)

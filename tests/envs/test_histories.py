@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.envs.darkroom.histories import COLUMNS, Histories, HistoryConfig, is_histories, learning_curve, split_goals, write_histories
+from brim.envs.darkroom.histories import (
+    COLUMNS,
+    Histories,
+    HistoryConfig,
+    is_histories,
+    learning_curve,
+    split_goals,
+    write_histories,
+)
 from brim.envs.darkroom.ppo import Ppo, PpoLearner, choose, softmax
 from brim.envs.darkroom.q_learning import QLearner, QLearning
 from brim.envs.darkroom.room import ACTIONS, Darkroom, play
@@ -38,7 +46,9 @@ def test_q_learning_updates_as_the_textbook_says(seed, rate, replays):
         for episode in episodes:
             cells = [int(y) * 4 + int(x) for x, y in episode.states[lane]]
             x, y = episode.states[lane, -1]
-            moved = play(room, goals[lane : lane + 1], lambda state, acted=episode.actions[lane]: acted[None, state.elapsed])
+            moved = play(
+                room, goals[lane : lane + 1], lambda state, acted=episode.actions[lane]: acted[None, state.elapsed]
+            )
             assert (moved.states[0] == episode.states[lane]).all()
             steps = list(
                 zip(
@@ -79,7 +89,9 @@ def test_a_history_goes_from_searching_to_nearly_the_best(config):
 
 
 def test_the_gradient_of_ppo_is_that_of_its_objective():
-    """Against finite differences of the clipped objective with its entropy bonus, where neither side of the clip is on the edge."""
+    """Against finite differences of the clipped objective with its entropy bonus, where neither side of the clip is on
+    the edge.
+    """
     room, config = Darkroom(size=3, horizon=5), Ppo(batch_episodes=1, entropy=0.05)
     learner = PpoLearner(config, room, np.array([[0, 0]]), seed=1)
     learner.logits += np.random.default_rng(0).normal(size=learner.logits.shape)
@@ -170,7 +182,9 @@ def test_the_same_config_gives_the_same_histories_and_another_seed_others(tmp_pa
 
     again = recorded("b.h5", HistoryConfig(room=SMALL.room, episodes=6, keep_every=4, repeats=3))
     assert (recorded("a.h5", SMALL) == again).all()
-    assert (again != recorded("c.h5", HistoryConfig(room=SMALL.room, episodes=6, keep_every=4, repeats=3, seed=1))).any()
+    assert (
+        again != recorded("c.h5", HistoryConfig(room=SMALL.room, episodes=6, keep_every=4, repeats=3, seed=1))
+    ).any()
 
 
 @given(st.lists(st.integers(0, 53), min_size=1, max_size=8))

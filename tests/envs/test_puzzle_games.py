@@ -1,4 +1,7 @@
-"""The table of games: what is a move, what is not, what a hint means, what a position looks like. Against the real server."""
+"""The table of games: what is a move, what is not, what a hint means, what a position looks like.
+
+Against the real server.
+"""
 
 import asyncio
 
@@ -36,7 +39,9 @@ def in_session(server, talk, transport="auto"):
 def test_the_table_has_the_games_of_the_server_and_their_titles():
     games = pytest.importorskip("chuk_puzzles_gym.games").AVAILABLE_GAMES
     assert set(GAMES) == set(games)
-    assert {name: game.title for name, game in GAMES.items()} == {name: kind("easy").name for name, kind in games.items()}
+    assert {name: game.title for name, game in GAMES.items()} == {
+        name: kind("easy").name for name, kind in games.items()
+    }
     assert len(PLAYABLE) == 28
     assert set(PLAYABLE) - set(QUICK) == {"cryptarithmetic", "rush_hour", "killer"}
 
@@ -130,7 +135,12 @@ def test_a_session_is_the_same_over_every_transport(transport):
     async def talk(session):
         seen = [await session.start(spec(name, "medium", 11)) for name in ("lights", "futoshiki")]
         outcomes = [await session.act(action) for action in ("place 1 1 1", "place 1 1 9", "clear 1 1", "press 1 1")]
-        return session.transport, seen, [(outcome.valid, outcome.code, outcome.observation) for outcome in outcomes], await session.hint()
+        return (
+            session.transport,
+            seen,
+            [(outcome.valid, outcome.code, outcome.observation) for outcome in outcomes],
+            await session.hint(),
+        )
 
     with PuzzleServer("tcp") as plain, PuzzleServer(transport) as server:
         expected = in_session(plain, talk)[1:]

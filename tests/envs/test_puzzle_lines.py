@@ -47,7 +47,9 @@ def test_lines_are_what_lies_between_newlines(data, cuts):
     lines = Lines()
     for piece in pieces_of(data, cuts):
         lines.feed(piece)
-    assert list(iter(lines.pop, None)) == [line.rstrip(b"\r").decode("utf-8", "replace") for line in data.split(b"\n")[:-1]]
+    assert list(iter(lines.pop, None)) == [
+        line.rstrip(b"\r").decode("utf-8", "replace") for line in data.split(b"\n")[:-1]
+    ]
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])

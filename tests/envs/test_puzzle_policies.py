@@ -69,7 +69,9 @@ def test_a_broken_script_is_named_with_its_line(tmp_path, line):
 
 
 def lockstep(lengths, lanes, delays, *, in_thread=False):
-    """Plays episodes of these lengths on so many lanes as the stream does, with random delays; the batches that were asked for."""
+    """Plays episodes of these lengths on so many lanes as the stream does, with random delays; the batches that were
+    asked for.
+    """
     rng, batches, queue = random.Random(delays), [], list(range(len(lengths)))
 
     def choose(turns):
@@ -106,7 +108,9 @@ def lockstep(lengths, lanes, delays, *, in_thread=False):
 def test_lanes_that_decide_together_meet_in_the_same_batches_whatever_the_delays(lengths, lanes, delays):
     batches = lockstep(lengths, lanes, delays)
     assert batches == lockstep(lengths, lanes, delays + 1)
-    assert sorted(turn for batch in batches for turn in batch) == [(n, step) for n, length in enumerate(lengths) for step in range(length)]
+    assert sorted(turn for batch in batches for turn in batch) == [
+        (n, step) for n, length in enumerate(lengths) for step in range(length)
+    ]
     assert all(batch == sorted(batch) for batch in batches)
 
 

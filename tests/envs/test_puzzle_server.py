@@ -39,7 +39,10 @@ def test_it_listens_when_it_has_started_and_not_any_more_when_it_has_stopped():
 
 
 def test_it_does_not_outlive_the_program_that_started_it(tmp_path):
-    code = "from brim.envs.puzzle.wire.server import *; s = PuzzleServer().start(); print(s.pid, flush=True); time.sleep(60)"
+    code = (
+        "from brim.envs.puzzle.wire.server import *; s = PuzzleServer().start(); print(s.pid, flush=True); "
+        "time.sleep(60)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
     ) as program:
@@ -68,7 +71,9 @@ def test_a_port_that_is_taken_and_options_that_are_wrong_are_one_line():
 
 
 def test_a_server_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(module, "_CONFIG", "host: {host}\nport: {port}\ntransport: {transport}\nhandler_class: no.such:Thing\n")
+    monkeypatch.setattr(
+        module, "_CONFIG", "host: {host}\nport: {port}\ntransport: {transport}\nhandler_class: no.such:Thing\n"
+    )
     with pytest.raises(ConnectionFailed, match=r"did not start on .*Could not load handler class"):
         PuzzleServer().start()
 

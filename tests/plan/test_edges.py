@@ -46,7 +46,9 @@ def test_no_other_widths_are_better_by_the_goal(lengths, num_buckets, multiple, 
     assert MEASURE[goal](padded(lengths, widths)) == brute_force(lengths, num_buckets, multiple, MEASURE[goal])
 
 
-@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=60), st.integers(1, 9), st.sampled_from(OptimizationGoal))
+@given(
+    st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=60), st.integers(1, 9), st.sampled_from(OptimizationGoal)
+)
 @example([2**31 - 1] * 5 + [1], 2, OptimizationGoal.MINIMIZE_MEMORY)
 def test_the_kernel_agrees_with_its_twin_also_where_numbers_are_huge(lengths, num_buckets, goal):
     fast = optimal_widths(np.array(lengths), num_buckets, goal=goal)
@@ -60,7 +62,9 @@ def test_numbers_beyond_64_bits_are_left_to_the_twin():
     counts = np.array([2**40, 1, 2**40], np.int64)
     widths = edges.widths_for_counts(np.array([1, 2**30, 2**31 - 1]), counts, 2, goal=OptimizationGoal.MINIMIZE_MEMORY)
     assert widths == (1, 2**31 - 1)
-    assert not edges._lines(np.array([1, 2**31 - 1]), np.cumsum(counts[::2]), OptimizationGoal.MINIMIZE_MEMORY).fit_64_bits
+    assert not edges._lines(
+        np.array([1, 2**31 - 1]), np.cumsum(counts[::2]), OptimizationGoal.MINIMIZE_MEMORY
+    ).fit_64_bits
     assert edges.kernel is not None  # compiled here, so that the test above compares something
 
 

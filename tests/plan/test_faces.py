@@ -61,7 +61,9 @@ def test_the_quick_start_runs_as_written(capsys):
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.integers(100, 400), st.integers(0, 3), st.booleans())
 def test_a_sampler_keeps_to_buckets_and_budget_and_loses_nothing(lengths, budget, epoch, drop_last):
     spec = BucketSpec(edges=(10, 40), overflow_max=100)
-    sampler = TokenBudgetBatchSampler({f"s{i}": length for i, length in enumerate(lengths)}, spec, budget, drop_last=drop_last)
+    sampler = TokenBudgetBatchSampler(
+        {f"s{i}": length for i, length in enumerate(lengths)}, spec, budget, drop_last=drop_last
+    )
     batches = list(sampler.iter_epoch(epoch))
     ids = [id for batch in batches for id in batch.sample_ids]
     assert len(set(ids)) == len(ids)
@@ -128,7 +130,15 @@ def test_a_batch_fingerprint_covers_order_boundaries_and_widths():
     )
     wider = type(one)(**{**vars(one), "max_len": one.max_len + 1})
     other_start = type(one)(**{**vars(one), "starts": one.starts + 1})
-    variants = [batches, batches[::-1], [joined, *batches[2:]], [wider, *batches[1:]], [other_start, *batches[1:]], batches[:-1], []]
+    variants = [
+        batches,
+        batches[::-1],
+        [joined, *batches[2:]],
+        [wider, *batches[1:]],
+        [other_start, *batches[1:]],
+        batches[:-1],
+        [],
+    ]
     assert len({compute_batch_fingerprint(variant).fingerprint for variant in variants}) == len(variants)
 
 
@@ -154,7 +164,10 @@ def test_verifying_batches_says_how_they_differ():
         ({}, (0, 1, 0, 1)),
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, (3, 8, 1, 4)),
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, (3, 8, 3, 4)),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "9"}, (1, 2, 0, 1)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "9"},
+            (1, 2, 0, 1),
+        ),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}, (5, 6, 1, 2)),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6, 0, 1)),
         ({"WORLD_SIZE": "1"}, (0, 1, 0, 1)),
@@ -196,7 +209,9 @@ def test_interleaving_spreads_every_bucket_evenly(table, config, world_size):
     microbatches = sorted(BatchPlan.build(table, config).get_epoch(0), key=lambda microbatch: microbatch.bucket_id)
     spread = interleave_microbatches(microbatches)
     assert [microbatch.index for microbatch in spread] == list(range(len(microbatches)))
-    assert sorted(microbatch.samples for microbatch in spread) == sorted(microbatch.samples for microbatch in microbatches)
+    assert sorted(microbatch.samples for microbatch in spread) == sorted(
+        microbatch.samples for microbatch in microbatches
+    )
     buckets = [microbatch.bucket_id for microbatch in spread]
     for bucket in set(buckets):
         share = buckets.count(bucket) / len(buckets)

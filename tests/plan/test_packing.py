@@ -83,7 +83,9 @@ def test_another_order_gives_other_rows_of_the_same_quality(lengths, random):
     random.shuffle(order)
     one, other = pack(lengths, CAPACITY), pack(lengths, CAPACITY, order=np.array(order, np.int64))
     assert sorted(other.order.tolist()) == list(range(len(lengths)))
-    assert sorted(sorted(lengths[row].tolist()) for row in one) == sorted(sorted(lengths[row].tolist()) for row in other)
+    assert sorted(sorted(lengths[row].tolist()) for row in one) == sorted(
+        sorted(lengths[row].tolist()) for row in other
+    )
 
 
 @pytest.mark.parametrize("mode", list(PackingMode))
@@ -140,7 +142,9 @@ def test_the_example_of_the_docstring():
     assert repr(pack(np.full(30, 8), 8)).endswith("... 30 rows]")
 
 
-@pytest.mark.parametrize(("options", "message"), [({"max_length": 0}, "max_length"), ({"max_sequences": 0}, "max_sequences")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"max_length": 0}, "max_length"), ({"max_sequences": 0}, "max_sequences")]
+)
 def test_options_that_cannot_work_are_refused_with_their_value(options, message):
     with pytest.raises(OptionError, match=f"{message} must be at least 1, got 0"):
         PackingConfig(**options)

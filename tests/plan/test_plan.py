@@ -79,7 +79,13 @@ def test_a_microbatch_is_no_wider_than_it_must_be(table, config):
     if config.pad_policy is PadPolicy.PAD_TO_BUCKET or (config.packing and config.packing.pad_to_max):
         return
     for microbatch in BatchPlan.build(table, config).get_epoch(0):
-        longest = max(1, *(max(microbatch.lengths[a:b].sum(), 1) for a, b in zip(microbatch.row_ptr, microbatch.row_ptr[1:], strict=False)))
+        longest = max(
+            1,
+            *(
+                max(microbatch.lengths[a:b].sum(), 1)
+                for a, b in zip(microbatch.row_ptr, microbatch.row_ptr[1:], strict=False)
+            ),
+        )
         if microbatch.packed and 0 in microbatch.lengths:
             continue  # an empty sequence takes up a slot of its row
         assert microbatch.max_len == -(-longest // config.pad_to_multiple) * config.pad_to_multiple
@@ -118,7 +124,10 @@ def test_long_samples_are_cut_split_or_skipped_as_asked_and_counted(table, limit
 
 def test_a_sample_that_does_not_fit_is_an_error_with_a_way_out():
     lengths = {"a": 8, "b": 3, "c": 10, "d": 9}
-    with pytest.raises(LengthError, match=r"2 samples do not fit in 8 tokens; the longest is sample 'c', with 10\. Raise the limit to 10"):
+    with pytest.raises(
+        LengthError,
+        match=r"2 samples do not fit in 8 tokens; the longest is sample 'c', with 10\. Raise the limit to 10",
+    ):
         BatchPlan.build(lengths, BatchingConfig(token_budget=8))
     with pytest.raises(LengthError, match="1 sample does not fit in 15 tokens"):
         BatchPlan.build({"a": 16}, BatchingConfig(token_budget=16, overflow_max=15))
@@ -145,7 +154,10 @@ def test_same_inputs_same_epoch_and_other_epochs_differ_only_in_order(table, con
     assert sorted(one.columns(0).unit) == sorted(one.columns(1).unit)
 
 
-@given(st.dictionaries(st.text(max_size=3) | st.integers(0, 50), st.integers(0, 30), min_size=1), st.randoms(use_true_random=False))
+@given(
+    st.dictionaries(st.text(max_size=3) | st.integers(0, 50), st.integers(0, 30), min_size=1),
+    st.randoms(use_true_random=False),
+)
 def test_the_order_of_a_dict_does_not_matter(lengths, random):
     if len({str(id) for id in lengths}) < len(lengths):
         return  # 1 and "1" are one id where ids are mixed
@@ -180,10 +192,16 @@ fb1335662ba07a5607005655ee017d0c ['620b321835fec96f1ba3ab09c6a4abf0', '242378511
 
 
 def test_a_plan_is_the_same_in_every_process_and_the_one_it_always_was():
-    """If this fails because planning was changed on purpose, raise `brim.plan.plan.ALGORITHM` and write the new numbers down."""
+    """If this fails because planning was changed on purpose, raise `brim.plan.plan.ALGORITHM` and write the new numbers
+    down.
+    """
     printed = [
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed}
+            [sys.executable, "-c", SCRIPT],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
     ]
@@ -193,7 +211,9 @@ def test_a_plan_is_the_same_in_every_process_and_the_one_it_always_was():
 
 def test_seeds_and_epochs_are_not_added_up():
     table = LengthCache(Ids.rows(2000), lognormal(2000))
-    plans = {seed: BatchPlan.build(table, BatchingConfig(token_budget=8192, seed=seed), num_epochs=2) for seed in (42, 43)}
+    plans = {
+        seed: BatchPlan.build(table, BatchingConfig(token_budget=8192, seed=seed), num_epochs=2) for seed in (42, 43)
+    }
     assert plans[42].columns(1).fingerprint != plans[43].columns(0).fingerprint
 
 
@@ -224,7 +244,9 @@ def test_every_option_changes_the_fingerprint():
     prints.add(BatchPlan.build(table, BatchingConfig(num_buckets=3, pad_policy=PadPolicy.PAD_TO_BUCKET)).fingerprint)
     for packing in ({"mode": "greedy"}, {"max_sequences": 2}, {"pad_to_max": False}):
         prints.add(
-            BatchPlan.build(table, BatchingConfig.from_dict({**base.to_dict(), "packing": {"max_length": 1024, **packing}})).fingerprint
+            BatchPlan.build(
+                table, BatchingConfig.from_dict({**base.to_dict(), "packing": {"max_length": 1024, **packing}})
+            ).fingerprint
         )
     assert len(prints) == 2 + len(CHANGES) + 1 + 3
     assert set(CHANGES) | {"pad_policy"} == set(base.to_dict())
@@ -246,7 +268,9 @@ def test_every_part_of_the_lengths_changes_the_fingerprint():
     assert len({BatchPlan.build(table, BatchingConfig()).fingerprint for table in variants}) == len(variants)
 
 
-@pytest.mark.parametrize("config", [BatchingConfig(token_budget=16384), BatchingConfig.predictable(token_budget=16384)], ids=str)
+@pytest.mark.parametrize(
+    "config", [BatchingConfig(token_budget=16384), BatchingConfig.predictable(token_budget=16384)], ids=str
+)
 def test_the_order_of_an_epoch_is_unbiased(config):
     """No trend, no memory, no tail of one bucket."""
     view = BatchPlan.build(LengthCache(Ids.rows(100_000), lognormal(100_000)), config).get_epoch(0)
@@ -260,10 +284,16 @@ def test_the_order_of_an_epoch_is_unbiased(config):
 
 
 def test_samples_meet_new_company_every_epoch():
-    plan = BatchPlan.build(LengthCache(Ids.rows(20_000), lognormal(20_000)), BatchingConfig(token_budget=4096), num_epochs=2)
+    plan = BatchPlan.build(
+        LengthCache(Ids.rows(20_000), lognormal(20_000)), BatchingConfig(token_budget=4096), num_epochs=2
+    )
 
     def company(epoch):
-        return {(a, b) for microbatch in plan.iter_epoch(epoch) for a, b in zip(microbatch.samples, microbatch.samples[1:], strict=False)}
+        return {
+            (a, b)
+            for microbatch in plan.iter_epoch(epoch)
+            for a, b in zip(microbatch.samples, microbatch.samples[1:], strict=False)
+        }
 
     first, second = company(0), company(1)
     assert len(first & second) < 0.05 * len(first)
@@ -319,7 +349,10 @@ def test_the_builder_keeps_hashes():
         ({"pad_policy": "pad_to_bucket"}, "needs buckets"),
         ({"packing": PackingConfig(), "num_buckets": 2}, "packed rows need no buckets"),
         ({"packing": PackingConfig(max_length=8192)}, "packed rows of 8192 tokens do not fit the token budget of 4096"),
-        ({"overflow": "trunc"}, "overflow must be one of error, skip, truncate, split, got 'trunc'. Did you mean \"truncate\"?"),
+        (
+            {"overflow": "trunc"},
+            "overflow must be one of error, skip, truncate, split, got 'trunc'. Did you mean \"truncate\"?",
+        ),
         ({"remainder": "keep"}, "remainder must be one of"),
         ({"window": 0}, "window must be at least 1"),
         ({"microbatches_per_step": 0}, "microbatches_per_step must be at least 1"),

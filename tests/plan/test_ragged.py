@@ -52,7 +52,11 @@ def test_a_microbatch_is_charged_what_it_costs_when_every_axis_is_padded_by_itse
     for microbatch in plan.get_epoch(0):
         if microbatch.is_null:
             continue
-        assert microbatch.padded_token_count == slots(table, microbatch.indices, config.pad_to_multiple) <= config.token_budget
+        assert (
+            microbatch.padded_token_count
+            == slots(table, microbatch.indices, config.pad_to_multiple)
+            <= config.token_budget
+        )
         assert {table.entry(row).group for row in microbatch.indices} == {microbatch.group}
         assert microbatch.batch_size <= (config.max_sequences or len(table))
         assert np.array_equal(microbatch.lengths, table.lengths[microbatch.indices])
@@ -65,7 +69,9 @@ def test_every_sample_is_seen_once_on_any_number_of_ranks(table, config, world_s
     plan = BatchPlan.build(table, config)
     shares = [plan.shard(rank, world_size).get_epoch(0) for rank in range(world_size)]
     assert len({len(share) for share in shares}) == 1
-    assert sorted(row for share in shares for microbatch in share for row in microbatch.indices) == list(range(len(table)))
+    assert sorted(row for share in shares for microbatch in share for row in microbatch.indices) == list(
+        range(len(table))
+    )
 
 
 @given(nested_tables(), nested_configs(drop_last=True))
@@ -154,9 +160,13 @@ def test_without_shuffle_another_seed_changes_nothing_and_ranks_take_turns():
 def test_a_nested_sample_that_does_not_fit_is_an_error_or_left_out():
     entries = [LengthEntry("a", 10, "x", (6, 4)), LengthEntry("b", 9, "x", (5, 4)), LengthEntry("c", 2, "x", (1, 1))]
     table = LengthCache.from_entries(entries)
-    with pytest.raises(LengthError, match=r"1 sample does not fit in 9 tokens; the longest is sample 'a', with 10.*overflow=\"skip\" \("):
+    with pytest.raises(
+        LengthError,
+        match=r"1 sample does not fit in 9 tokens; the longest is sample 'a', with 10.*overflow=\"skip\" \(",
+    ):
         BatchPlan.build(table, BatchingConfig(token_budget=9))
-    with pytest.raises(LengthError, match="2 samples do not fit in 8 tokens; the longest is sample 'a', with 12"):  # 8 + 4 and 8 + 4
+    # 8 + 4 and 8 + 4.
+    with pytest.raises(LengthError, match="2 samples do not fit in 8 tokens; the longest is sample 'a', with 12"):
         BatchPlan.build(table, BatchingConfig(token_budget=11, pad_to_multiple=4))
     plan = BatchPlan.build(table, BatchingConfig(token_budget=11, pad_to_multiple=4, overflow="skip"))
     assert plan.skipped() == ("a", "b")
@@ -165,7 +175,13 @@ def test_a_nested_sample_that_does_not_fit_is_an_error_or_left_out():
 
 @pytest.mark.parametrize(
     "options",
-    [{"overflow": "truncate"}, {"overflow": "split"}, {"bucket_edges": (5,)}, {"num_buckets": 2}, {"packing": PackingConfig(max_length=9)}],
+    [
+        {"overflow": "truncate"},
+        {"overflow": "split"},
+        {"bucket_edges": (5,)},
+        {"num_buckets": 2},
+        {"packing": PackingConfig(max_length=9)},
+    ],
 )
 def test_options_for_one_length_are_refused_for_several(options):
     table = LengthCache.from_entries([LengthEntry("a", 10, "x", (6, 4))])
@@ -210,7 +226,9 @@ def test_without_shuffle_other_step_sizes_do_not_deal_anew(table, ranks):
     plan = BatchPlan.build(table, BatchingConfig(token_budget=64, shuffle=False))
     order = [microbatch.samples for microbatch in plan.get_epoch(0)]
     shares = [plan.shard(rank, ranks).get_epoch(0) for rank in range(ranks)]
-    dealt = [microbatch.samples for round in zip(*shares, strict=True) for microbatch in round if not microbatch.is_null]
+    dealt = [
+        microbatch.samples for round in zip(*shares, strict=True) for microbatch in round if not microbatch.is_null
+    ]
     assert dealt == order
 
 
@@ -218,7 +236,16 @@ def test_axes_are_part_of_a_fingerprint_and_must_add_up():
     def table(*axes):
         return LengthCache.from_entries([LengthEntry("a", 10, None, axes)])
 
-    assert len({table(6, 4).fingerprint, table(4, 6).fingerprint, LengthCache.from_entries([LengthEntry("a", 10)]).fingerprint}) == 3
+    assert (
+        len(
+            {
+                table(6, 4).fingerprint,
+                table(4, 6).fingerprint,
+                LengthCache.from_entries([LengthEntry("a", 10)]).fingerprint,
+            }
+        )
+        == 3
+    )
     with pytest.raises(DataError, match=r"sample 'a' has length 10 and axes \[6, 5\]"):
         table(6, 5)
     with pytest.raises(DataError, match="do not add up"):

@@ -1,4 +1,6 @@
-"""The promises that concern ranks: exactly once, equal steps, equal cost, the same steps on any number of ranks, exact resume."""
+"""The promises that concern ranks: exactly once, equal steps, equal cost, the same steps on any number of ranks, exact
+resume.
+"""
 
 import json
 from dataclasses import replace
@@ -9,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plans import configs, lognormal, tables
 
-from brim import BatchingConfig, BatchPlan, CheckpointPosition, DamagedError, DataError, LengthCache, MismatchError, OptionError
+from brim import (
+    BatchingConfig,
+    BatchPlan,
+    CheckpointPosition,
+    DamagedError,
+    DataError,
+    LengthCache,
+    MismatchError,
+    OptionError,
+)
 from brim.data.ids import Ids
 from brim.plan.deal import Deal, deal_order
 
@@ -37,7 +48,9 @@ def test_over_all_ranks_every_microbatch_is_taken_exactly_once(table, config, wo
 def test_world_sizes_from_1_to_64_see_every_sample_once_in_equally_many_rounds(world_size):
     plan = BatchPlan.build(SMALL, BatchingConfig(token_budget=1024))
     views = epoch_of_all_ranks(plan, world_size)
-    assert sorted(row for view in views for microbatch in view for row in microbatch.indices.tolist()) == list(range(400))
+    assert sorted(row for view in views for microbatch in view for row in microbatch.indices.tolist()) == list(
+        range(400)
+    )
     assert len({len(view) for view in views}) == 1
 
 
@@ -92,11 +105,14 @@ def test_the_same_steps_happen_on_any_number_of_ranks(table, config, world_sizes
 
 
 def run_killed(plan, world_sizes, stops):
-    """Train, get killed after so many rounds, continue on another number of ranks from the saved position; every sample in order seen."""
+    """Train, get killed after so many rounds, continue on another number of ranks from the saved position; every sample
+    in order seen.
+    """
     seen, position, rounds_left = [], None, list(stops)
     for world_size in world_sizes:
         shares = [
-            plan.shard(rank, world_size) if position is None else plan.resume(position, rank, world_size) for rank in range(world_size)
+            plan.shard(rank, world_size) if position is None else plan.resume(position, rank, world_size)
+            for rank in range(world_size)
         ]
         streams = [share.iter_from(0) if position is None else share.iter_from(position) for share in shares]
         stop = rounds_left.pop(0) if rounds_left else None
@@ -113,8 +129,12 @@ def run_killed(plan, world_sizes, stops):
 
 
 @settings(max_examples=60)
-@given(tables(max_size=40), configs(), st.lists(st.tuples(st.integers(1, 17), st.integers(0, 20)), min_size=1, max_size=5))
-def test_killed_at_any_microbatch_and_resumed_on_any_number_of_ranks_nothing_is_repeated_or_skipped(table, config, history):
+@given(
+    tables(max_size=40), configs(), st.lists(st.tuples(st.integers(1, 17), st.integers(0, 20)), min_size=1, max_size=5)
+)
+def test_killed_at_any_microbatch_and_resumed_on_any_number_of_ranks_nothing_is_repeated_or_skipped(
+    table, config, history
+):
     plan = BatchPlan.build(table, config, num_epochs=2)
     seen = run_killed(plan, [*(world_size for world_size, _ in history), 3], [stop for _, stop in history])
     assert seen == [(epoch, index) for epoch in range(2) for index in range(len(plan.columns(epoch)))]
@@ -132,7 +152,9 @@ def test_a_resumed_run_sees_the_microbatches_of_the_unbroken_one_in_the_same_ste
     plan = BatchPlan.build(SMALL, BatchingConfig(token_budget=2048))
     unbroken = [microbatch for rank in range(4) for microbatch in plan.shard(rank, 4).get_epoch(0)]
     _, _, last = list(plan.shard(0, 4).iter_from(0))[2]
-    rest = [microbatch for rank in range(3) for _, _, microbatch in plan.resume(last.after, rank, 3).iter_from(last.after)]
+    rest = [
+        microbatch for rank in range(3) for _, _, microbatch in plan.resume(last.after, rank, 3).iter_from(last.after)
+    ]
     expected = {microbatch.index: microbatch.samples for microbatch in unbroken if microbatch.index >= 12}
     assert {microbatch.index: microbatch.samples for microbatch in rest if not microbatch.is_null} == expected
 
@@ -185,7 +207,9 @@ def test_positions_that_do_not_belong_are_refused():
     for use in (other.resume, other.shard(0, 8).iter_from):
         with pytest.raises(MismatchError, match="belongs to another plan"):
             use(microbatch.after)
-    with pytest.raises(MismatchError, match=r"made with steps of 8 microbatches, here they are 6; continue with plan\.resume"):
+    with pytest.raises(
+        MismatchError, match=r"made with steps of 8 microbatches, here they are 6; continue with plan\.resume"
+    ):
         plan.shard(0, 6).iter_from(microbatch.after)
     with pytest.raises(OptionError, match="does not fix its steps"):
         plan.shard(0, 6).iter_from(0, 8)
@@ -214,7 +238,13 @@ def test_a_position_is_a_small_file_that_is_whole_or_refused(tmp_path):
     position.save(tmp_path / "position.json")
     assert CheckpointPosition.load(tmp_path / "position.json") == position
     whole = (tmp_path / "position.json").read_bytes()
-    for damaged in (whole[:20], b"", b"[]", whole.replace(b"brim.position/1", b"brim.position/9"), whole.replace(b"epoch", b"epic")):
+    for damaged in (
+        whole[:20],
+        b"",
+        b"[]",
+        whole.replace(b"brim.position/1", b"brim.position/9"),
+        whole.replace(b"epoch", b"epic"),
+    ):
         (tmp_path / "position.json").write_bytes(damaged)
         with pytest.raises(DamagedError):
             CheckpointPosition.load(tmp_path / "position.json")
@@ -225,7 +255,9 @@ def test_a_position_is_a_small_file_that_is_whole_or_refused(tmp_path):
             replace(position, **{field: -1})
 
 
-@given(st.integers(0, 200), st.integers(1, 20), st.integers(1, 30), st.sampled_from(["null", "drop", "repeat"]), st.data())
+@given(
+    st.integers(0, 200), st.integers(1, 20), st.integers(1, 30), st.sampled_from(["null", "drop", "repeat"]), st.data()
+)
 def test_how_many_rounds_are_left_is_known_without_counting_them(total, step_size, world_size, remainder, data):
     deal = Deal(total, step_size, world_size, remainder)
     position = data.draw(st.integers(0, deal.length + 5))

@@ -20,7 +20,9 @@ from brim.data.lengths import LengthEntry
 from brim.plan.store import save_shards
 from brim.plan.verify import verify_plan
 
-TABLE = LengthCache.from_lengths(LengthEntry(f"s{i}", length, "xy"[i % 2]) for i, length in enumerate(lognormal(300, longest=500).tolist()))
+TABLE = LengthCache.from_lengths(
+    LengthEntry(f"s{i}", length, "xy"[i % 2]) for i, length in enumerate(lognormal(300, longest=500).tolist())
+)
 PACKED = BatchingConfig(token_budget=1024, packing=PackingConfig(max_length=512))
 
 
@@ -99,7 +101,11 @@ def test_a_new_plan_replaces_the_old_one_with_all_its_epochs(tmp_path):
     BatchPlan.build(TABLE, PACKED, num_epochs=3).save(tmp_path / "plan")
     BatchPlan.build(TABLE, PACKED, num_epochs=1).save(tmp_path / "plan")
     assert BatchPlan.load(tmp_path / "plan").num_epochs == 1
-    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["epoch-0000.brim", "lengths.brim", "plan.json"]
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == [
+        "epoch-0000.brim",
+        "lengths.brim",
+        "plan.json",
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["plan"]
 
 
@@ -195,7 +201,9 @@ def test_killed_while_saving_the_plan_on_disk_is_an_old_or_a_new_one(tmp_path):
     path = tmp_path / "plan"
     random = np.random.default_rng(5)
     for length in (5, 6, 7):
-        with subprocess.Popen([sys.executable, "-c", SAVER, str(path), str(length)], stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(path), str(length)], stdout=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             for _ in range(2):
                 process.stdout.readline()

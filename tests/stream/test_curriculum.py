@@ -44,7 +44,9 @@ def test_levels_lie_on_both_sides_of_the_target_the_nearer_one_more_often():
     levels = curriculum.levels(range(2000), seed=1)
     assert set(levels) == {"easy", "medium"}
     assert levels.count("medium") / 2000 == pytest.approx(0.25, abs=0.04)
-    assert curriculum.levels(range(500, 510), seed=1) == levels[500:510], "a level depends on the number of the episode alone"
+    assert curriculum.levels(range(500, 510), seed=1) == levels[500:510], (
+        "a level depends on the number of the episode alone"
+    )
     assert set(Curriculum(start=0.7).levels(range(50), seed=1)) == {"hard"}
     assert set(Curriculum(lowest=0.2, highest=0.4, start=0.2).levels(range(50), seed=1)) == {"easy"}
 

@@ -1,4 +1,6 @@
-"""Servers and networks that fail: every episode still ends, once, in a way that has a name, and nothing is left behind."""
+"""Servers and networks that fail: every episode still ends, once, in a way that has a name, and nothing is left
+behind.
+"""
 
 import asyncio
 import contextlib
@@ -26,7 +28,13 @@ def servers():
 
 
 def config(port, **options):
-    defaults = {"games": SHORT, "difficulty_range": (0.0, 0.4), "retry_delay": 0.01, "max_retry_delay": 0.05, "lanes": 4}
+    defaults = {
+        "games": SHORT,
+        "difficulty_range": (0.0, 0.4),
+        "retry_delay": 0.01,
+        "max_retry_delay": 0.05,
+        "lanes": 4,
+    }
     return GymConfig(host="127.0.0.1", port=port, **{**defaults, **options})
 
 
@@ -44,7 +52,9 @@ def test_a_thousand_episodes_through_a_broken_network_each_end_once_and_leave_no
     async def play():
         handles, sizes, numbers, statuses, errors = len(os.listdir("/proc/self/fd")), [], [], set(), set()
         async with FaultProxy([server.port for server in servers], seed=7, stall=20.0) as proxy:
-            options = config(proxy.port, lanes=48, read_timeout=0.5, connect_timeout=0.5, episode_timeout=8.0, max_retries=4)
+            options = config(
+                proxy.port, lanes=48, read_timeout=0.5, connect_timeout=0.5, episode_timeout=8.0, max_retries=4
+            )
             async with GymEpisodeStream(options, ByteTokenizer(), episodes=1000) as stream:
                 async for episode in stream.episodes():
                     numbers.append(episode.spec.number)
@@ -192,14 +202,17 @@ def test_a_server_that_is_none_ends_the_stream_with_an_error_of_its_type_and_is_
     assert [episode.spec.number for episode in ended] == list(range(len(ended)))
     assert all(episode.status is EpisodeStatus.ERROR and isinstance(episode.error, error) for episode in ended)
     assert sum(stream.errors.values()) == stream.state_dict()["episode"] == len(ended) < 10
-    assert calls < 40  # each is asked twice, auto asks again for WebSocket, and after four failures in a row nobody asks any more
+    # Each is asked twice, auto asks again for WebSocket, and after four failures in a row nobody asks any more.
+    assert calls < 40
 
 
 def test_where_nothing_listens_the_stream_says_so_at_once(unused_port):
     async def play():
         await played(unused_port, 10)
 
-    with pytest.raises(ConnectionFailed, match=f"nothing listens on 127.0.0.1:{unused_port}; start a server with `brim gym serve"):
+    with pytest.raises(
+        ConnectionFailed, match=f"nothing listens on 127.0.0.1:{unused_port}; start a server with `brim gym serve"
+    ):
         asyncio.run(checked(play()))
     stream = GymEpisodeStream(config(unused_port), ByteTokenizer(), episodes=3)
     with pytest.raises(ConnectionFailed):

@@ -1,4 +1,6 @@
-"""A gym stream in loops: left, closed, reset and raised in, from here and from elsewhere, it loses nothing and counts nothing twice."""
+"""A gym stream in loops: left, closed, reset and raised in, from here and from elsewhere, it loses nothing and counts
+nothing twice.
+"""
 
 import asyncio
 import gc
@@ -48,7 +50,12 @@ class Raising:
         raise self.error
 
 
-RAISED = [SystemExit(3), KeyboardInterrupt(), RuntimeError("no model"), ServerClosed("the server of the model went away")]
+RAISED = [
+    SystemExit(3),
+    KeyboardInterrupt(),
+    RuntimeError("no model"),
+    ServerClosed("the server of the model went away"),
+]
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
@@ -361,7 +368,15 @@ def test_what_was_counted_goes_on_with_the_state(fake):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"ahead": None}, {"episode": "x"}, {"episode": -1}, {"given": [[1]]}, {"errors": []}, {"metrics": {"apples": 1}}, {"metrics": 5}],
+    [
+        {"ahead": None},
+        {"episode": "x"},
+        {"episode": -1},
+        {"given": [[1]]},
+        {"errors": []},
+        {"metrics": {"apples": 1}},
+        {"metrics": 5},
+    ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(fake, damage):
     stream = stream_of(fake)

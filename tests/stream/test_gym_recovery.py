@@ -55,7 +55,9 @@ def changed(**fields):
 )
 def test_a_position_that_is_none_is_an_error_of_its_episode_at_the_start_and_after_a_move(game, fields, message):
     for at in (0, 1):
-        with FakeGym(see=lambda seen, at=at: {**seen, "grid": None, **(fields if seen["grid"][1][1] >= at else {})}) as fake:
+        with FakeGym(
+            see=lambda seen, at=at: {**seen, "grid": None, **(fields if seen["grid"][1][1] >= at else {})}
+        ) as fake:
             episode = only(fake, ScriptedPolicy(lambda turn: MOVES.get(turn.episode.game, "press 1 1")), games=game)
         assert episode.status is EpisodeStatus.ERROR
         assert isinstance(episode.error, ProtocolError)
@@ -140,7 +142,9 @@ def test_a_server_that_hangs_up_on_every_move_is_an_error_not_a_failure_and_then
     with FakeGym(on=hang_up) as fake:
         assert (only(fake, max_retries=retries).reason, fake.connections) == ("ServerClosed", retries + 1)
         stream, ended = stream_of(fake, episodes=100, max_retries=retries), []
-        with pytest.raises(ServerClosed, match=r"4 attempts in a row ended in an error.*the server closed the connection"):
+        with pytest.raises(
+            ServerClosed, match=r"4 attempts in a row ended in an error.*the server closed the connection"
+        ):
             ended += stream.iter_episodes()
     assert stream.state == "error"
     assert stream.errors == {"ServerClosed": stream.metrics.num_episodes}
@@ -165,7 +169,10 @@ def test_an_outage_is_waited_for_and_no_episode_notices():
     """The clocks of the episodes stand still: they have less time than it takes."""
     with FakeGym() as fake:
         policy = Together(lambda turns: ["press 1 1"] * len(turns))
-        stream, ended = stream_of(fake, policy, episodes=40, episode_timeout=0.4, max_retry_delay=5.0, retry_delay=0.02), []
+        stream, ended = (
+            stream_of(fake, policy, episodes=40, episode_timeout=0.4, max_retry_delay=5.0, retry_delay=0.02),
+            [],
+        )
         for episode in stream.iter_episodes():
             ended.append(episode)
             if len(ended) == 5:
@@ -179,7 +186,9 @@ def test_an_outage_is_waited_for_and_no_episode_notices():
 def test_a_server_that_is_gone_ends_the_loop_and_nothing_is_counted_that_was_not_played(count):
     with FakeGym() as fake:
         stream, numbers = stream_of(fake, episodes=count), []
-        with pytest.raises(ConnectionFailed, match=r"has been unreachable for 0\.\d seconds and \d+ attempts: nothing listens"):
+        with pytest.raises(
+            ConnectionFailed, match=r"has been unreachable for 0\.\d seconds and \d+ attempts: nothing listens"
+        ):
             for episode in stream.iter_episodes():
                 numbers.append(episode.spec.number)
                 if len(numbers) == 5:
@@ -309,6 +318,7 @@ def test_hints_before_giving_up_are_counted():
 
 def test_a_server_that_does_not_echo_is_played_over_telnet():
     with FakeGym() as fake:
-        assert {episode.reason for episode in stream_of(fake, RandomPolicy(), episodes=20, transport="telnet").iter_episodes()} == {
-            "solved"
-        }
+        assert {
+            episode.reason
+            for episode in stream_of(fake, RandomPolicy(), episodes=20, transport="telnet").iter_episodes()
+        } == {"solved"}

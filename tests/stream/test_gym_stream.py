@@ -32,7 +32,9 @@ def server():
 
 
 def config(server, **options):
-    return GymConfig(**{"host": "127.0.0.1", "port": server.port, "games": SHORT, "difficulty_range": EASY, "lanes": 4, **options})
+    return GymConfig(
+        **{"host": "127.0.0.1", "port": server.port, "games": SHORT, "difficulty_range": EASY, "lanes": 4, **options}
+    )
 
 
 def stream_of(server, policy=None, *, episodes=12, options=None, **more):
@@ -85,11 +87,17 @@ def test_a_sample_is_what_a_row_with_a_prompt_and_a_response_would_be(server):
     steps = [(episode, step) for episode in episodes for step in episode.steps]
     samples = list(stream_of(server, episodes=6, dataset_id="games", policy_version=17))
     rows = [{"prompt": step.prompt, "response": step.action} for _, step in steps]
-    for sample, (episode, step), (tokens, mask) in zip(samples, steps, encode_rows(rows, ByteTokenizer(), RowFormat(), str), strict=True):
+    for sample, (episode, step), (tokens, mask) in zip(
+        samples, steps, encode_rows(rows, ByteTokenizer(), RowFormat(), str), strict=True
+    ):
         assert np.array_equal(sample.input_ids, tokens)
         assert np.array_equal(sample.loss_mask, mask)
         assert sample.sample_id == f"{episode.episode_id}@{episode.spec.number}/{step.step_index}"
-        assert (sample.step_index, sample.total_steps, sample.reward) == (step.step_index, len(episode.steps), step.reward)
+        assert (sample.step_index, sample.total_steps, sample.reward) == (
+            step.step_index,
+            len(episode.steps),
+            step.reward,
+        )
         assert (sample.source, sample.dataset_id, sample.policy_version) == (SampleSource.GYM, "games", 17)
         assert (sample.success, sample.episode_status, sample.difficulty) == (True, EpisodeStatus.SUCCESS, 0.3)
     stream.reset()
@@ -189,7 +197,9 @@ def test_lanes_that_decide_together_do_so_in_the_same_batches_every_time(server)
             return [turn.actions[(turn.step * 7 + turn.episode.number) % len(turn.actions)] for turn in turns]
 
         options = {"lanes": lanes, "games": ("lights", "nqueens"), "max_steps": 6}
-        return [e.total_reward for e in stream_of(server, Together(choose), episodes=15, options=options).iter_episodes()], batches
+        return [
+            e.total_reward for e in stream_of(server, Together(choose), episodes=15, options=options).iter_episodes()
+        ], batches
 
     rewards, batches = play(5)
     assert (rewards, batches) == play(5)
@@ -230,7 +240,9 @@ def test_what_becomes_no_sample_is_counted(server):
     every = list(stream_of(server, Clumsy(), options={"games": ("lights",)}, learn_invalid=True))
     assert len(every) == len(samples) + 12
     assert sum(sample.reward < -0.1 for sample in every) == 12
-    losing = stream_of(server, RandomPolicy(1), options={"games": ("lights",), "max_steps": 2}, keep=lambda episode: episode.success)
+    losing = stream_of(
+        server, RandomPolicy(1), options={"games": ("lights",), "max_steps": 2}, keep=lambda episode: episode.success
+    )
     kept = list(losing)
     assert len(kept) + losing.metrics.filtered["not kept"] == sum(min(len(e.steps), 2) for e in losing_episodes(server))
     long = stream_of(server, max_length=20)

@@ -1,4 +1,6 @@
-"""The gym without a server: its puzzles are real, its players are right as often as they should be, and it can be entered anywhere."""
+"""The gym without a server: its puzzles are real, its players are right as often as they should be, and it can be
+entered anywhere.
+"""
 
 import asyncio
 import json
@@ -34,7 +36,9 @@ async def collected(stream):
 @settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(0, 99), st.floats(0, 1), st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted))
 def test_every_episode_is_a_puzzle_played_as_its_samples_say(steps, seed, rate, ends):
-    stream = MockGymStream("byte", num_episodes=6, steps_per_episode=steps, seed=seed, success_rate=rate, difficulty_range=tuple(ends))
+    stream = MockGymStream(
+        "byte", num_episodes=6, steps_per_episode=steps, seed=seed, success_rate=rate, difficulty_range=tuple(ends)
+    )
     played = episodes(stream)
     assert len(played) == 6
     for samples in played:
@@ -44,8 +48,12 @@ def test_every_episode_is_a_puzzle_played_as_its_samples_say(steps, seed, rate, 
         assert sum(wrong) == (0 if success else 1)
         assert [sample.step_index for sample in samples] == list(range(steps))
         assert [sample.reward for sample in samples] == [0.0] * (steps - 1) + [float(success)]
-        assert {sample.episode_status for sample in samples} == {EpisodeStatus.SUCCESS if success else EpisodeStatus.FAILURE}
-        assert {(sample.total_steps, sample.source, sample.dataset_id) for sample in samples} == {(steps, SampleSource.GYM, "mock")}
+        assert {sample.episode_status for sample in samples} == {
+            EpisodeStatus.SUCCESS if success else EpisodeStatus.FAILURE
+        }
+        assert {(sample.total_steps, sample.source, sample.dataset_id) for sample in samples} == {
+            (steps, SampleSource.GYM, "mock")
+        }
         assert ends[0] <= samples[0].difficulty <= ends[1]
         assert len({sample.difficulty for sample in samples}) == 1
         for (before, action), (after, _) in pairwise(turns):
@@ -90,7 +98,10 @@ def test_the_success_rate_is_about_the_one_asked_for_and_lower_where_it_is_hard(
 def test_failures_go_wrong_at_any_step():
     played = episodes(MockGymStream("byte", num_episodes=40, steps_per_episode=4, success_rate=0))
     wrong = {
-        step for samples in played for step, (prompt, action) in enumerate(map(read_and_learned, samples)) if action != right_action(prompt)
+        step
+        for samples in played
+        for step, (prompt, action) in enumerate(map(read_and_learned, samples))
+        if action != right_action(prompt)
     }
     assert wrong == {0, 1, 2, 3}
 
@@ -104,7 +115,14 @@ def test_harder_puzzles_have_larger_numbers():
 
 
 def test_levels_are_the_nearest_words():
-    assert [level(d) for d in (0.0, 0.35, 0.45, 0.59, 0.61, 1.0)] == ["easy", "easy", "medium", "medium", "hard", "hard"]
+    assert [level(d) for d in (0.0, 0.35, 0.45, 0.59, 0.61, 1.0)] == [
+        "easy",
+        "easy",
+        "medium",
+        "medium",
+        "hard",
+        "hard",
+    ]
 
 
 def test_resumed_at_any_sample_it_goes_on_as_if_nothing_had_been():
@@ -127,7 +145,9 @@ def test_reset_gives_the_same_again_and_another_seed_something_else():
     stream.reset()
     assert stream.state_dict() == fresh
     assert asyncio.run(collected(stream)) == first
-    assert [s.input_ids.tolist() for s in MockGymStream("byte", num_episodes=5, seed=43)] != [s.input_ids.tolist() for s in first]
+    assert [s.input_ids.tolist() for s in MockGymStream("byte", num_episodes=5, seed=43)] != [
+        s.input_ids.tolist() for s in first
+    ]
     assert list(islice(MockGymStream("byte", num_episodes=9), len(first))) == first
 
 
@@ -145,11 +165,22 @@ def test_it_is_a_stream_in_both_manners_and_closes():
 def test_states_and_options_that_do_not_fit_are_refused():
     stream = MockGymStream("byte", num_episodes=3)
     list(stream)
-    for name, value in {"seed": 1, "steps_per_episode": 4, "success_rate": 0.5, "difficulty_range": (0.1, 1), "dataset_id": "x"}.items():
+    for name, value in {
+        "seed": 1,
+        "steps_per_episode": 4,
+        "success_rate": 0.5,
+        "difficulty_range": (0.1, 1),
+        "dataset_id": "x",
+    }.items():
         with pytest.raises(MismatchError, match=rf"another stream: other {name} \("):
             MockGymStream("byte", **{"num_episodes": 3, name: value}).load_state_dict(stream.state_dict())
     with pytest.raises(MismatchError, match="behind 15 samples, and this stream has 10"):
         MockGymStream("byte", num_episodes=2).load_state_dict(stream.state_dict())
-    for wrong in ({"num_episodes": 0}, {"steps_per_episode": 0}, {"success_rate": 1.1}, {"difficulty_range": (0.7, 0.2)}):
+    for wrong in (
+        {"num_episodes": 0},
+        {"steps_per_episode": 0},
+        {"success_rate": 1.1},
+        {"difficulty_range": (0.7, 0.2)},
+    ):
         with pytest.raises(OptionError, match=next(iter(wrong))):
             MockGymStream("byte", **wrong)

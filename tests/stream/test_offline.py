@@ -72,7 +72,9 @@ texts = st.text(alphabet="abc é", min_size=1, max_size=30)
 shapes = {
     "text": st.fixed_dictionaries({"text": texts}),
     "prompt": st.fixed_dictionaries({"prompt": texts, "response": texts}),
-    "messages": st.builds(lambda q, a: {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}, texts, texts),
+    "messages": st.builds(
+        lambda q, a: {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}, texts, texts
+    ),
     "tokens": st.lists(st.tuples(st.integers(0, 300), st.integers(0, 1)), min_size=1, max_size=12).map(
         lambda pairs: {"input_ids": [id for id, _ in pairs], "loss_mask": [bit for _, bit in pairs]}
     ),
@@ -96,7 +98,10 @@ def row_lists(draw):
     rows = draw(st.lists(st.tuples(shape, origins, st.booleans()), min_size=1, max_size=25))
     named = draw(st.booleans())
     ids = [{"id": f"r{number}"} if named else {} for number in range(len(rows))]
-    return [{**id, **row, **({"meta": origin} if nested else origin)} for id, (row, origin, nested) in zip(ids, rows, strict=True)]
+    return [
+        {**id, **row, **({"meta": origin} if nested else origin)}
+        for id, (row, origin, nested) in zip(ids, rows, strict=True)
+    ]
 
 
 options = st.fixed_dictionaries(
@@ -129,7 +134,9 @@ def test_async_for_gives_what_for_gives(folder, rows, options, blank):
 def test_a_stream_is_its_rows_through_the_tokenizer_one_after_the_other(folder, rows, blank):
     samples = list(OfflineDatasetStream(write(folder / "plain.jsonl", rows, blank), "byte"))
     expected = [encode_rows([row], BYTE, RowFormat(), str)[0] for row in rows]
-    assert [(s.input_ids.tolist(), s.loss_mask.tolist()) for s in samples] == [(ids.tolist(), mask.tolist()) for ids, mask in expected]
+    assert [(s.input_ids.tolist(), s.loss_mask.tolist()) for s in samples] == [
+        (ids.tolist(), mask.tolist()) for ids, mask in expected
+    ]
     assert [s.sample_id for s in samples] == [row.get("id", number) for number, row in enumerate(rows)]
     for sample, row in zip(samples, rows, strict=True):
         said = row.get("meta", row)
@@ -137,8 +144,16 @@ def test_a_stream_is_its_rows_through_the_tokenizer_one_after_the_other(folder, 
         assert sample.success == said.get("success")
         assert sample.difficulty == {"easy": 0.3, "hard": 0.7}.get(said.get("difficulty"), said.get("difficulty"))
         status = {True: EpisodeStatus.SUCCESS, False: EpisodeStatus.FAILURE, None: None}[said.get("success")]
-        assert (sample.episode_id, sample.episode_status, sample.step_index) == (said.get("episode_id"), status, said.get("step_index"))
-        assert (sample.priority, sample.dataset_id, sample.source) == (said.get("priority", 1.0), "plain", SampleSource.OFFLINE)
+        assert (sample.episode_id, sample.episode_status, sample.step_index) == (
+            said.get("episode_id"),
+            status,
+            said.get("step_index"),
+        )
+        assert (sample.priority, sample.dataset_id, sample.source) == (
+            said.get("priority", 1.0),
+            "plain",
+            SampleSource.OFFLINE,
+        )
 
 
 @settings(max_examples=12)
@@ -162,7 +177,9 @@ def test_shuffled_every_row_comes_once_in_each_epoch(folder, rows, buffer_size, 
     path = write(folder / "once.jsonl", [{**row, "id": number} for number, row in enumerate(rows)])
     stream = OfflineDatasetStream(path, "byte", shuffle=True, buffer_size=buffer_size, seed=seed, epochs=epochs)
     ids = [sample.sample_id for sample in stream]
-    assert [sorted(ids[epoch * len(rows) :][: len(rows)]) for epoch in range(epochs)] == [list(range(len(rows)))] * epochs
+    assert [sorted(ids[epoch * len(rows) :][: len(rows)]) for epoch in range(epochs)] == [
+        list(range(len(rows)))
+    ] * epochs
 
 
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(0, 2), st.integers(0, 2))
@@ -175,7 +192,9 @@ def test_the_windows_of_a_shuffle_hold_every_row_once(rows, window, seed, epoch)
 
 def test_a_shuffle_brings_rows_together_that_lie_far_apart_and_differs_by_seed_and_epoch():
     orders = {
-        (seed, epoch): np.concatenate([ShuffledRows(5000, window=500, seed=seed, epoch=epoch).in_window(k) for k in range(10)])
+        (seed, epoch): np.concatenate(
+            [ShuffledRows(5000, window=500, seed=seed, epoch=epoch).in_window(k) for k in range(10)]
+        )
         for seed in (1, 2)
         for epoch in (0, 1)
     }
@@ -260,7 +279,9 @@ def test_after_a_break_both_loops_go_on_where_the_other_stopped(folder):
 
 
 def test_peeking_changes_nothing(folder):
-    stream = OfflineDatasetStream(numbered(folder, 20), "byte", shuffle=True, buffer_size=6, filter=lambda sample: sample.sample_id % 2)
+    stream = OfflineDatasetStream(
+        numbered(folder, 20), "byte", shuffle=True, buffer_size=6, filter=lambda sample: sample.sample_id % 2
+    )
     expected = list(stream)
     stream.reset()
     for done in range(10):
@@ -273,7 +294,9 @@ def test_peeking_changes_nothing(folder):
 
 def test_samples_are_counted_and_measured_without_moving(folder):
     rows = [{"id": k, "text": "x" * k} for k in range(1, 21)]
-    stream = OfflineDatasetStream(write(folder / "counted.jsonl", rows), "byte", min_length=4, max_length=15, epochs=None, shuffle=True)
+    stream = OfflineDatasetStream(
+        write(folder / "counted.jsonl", rows), "byte", min_length=4, max_length=15, epochs=None, shuffle=True
+    )
     before = stream.state_dict()
     assert stream.count_samples() == 12  # one token more for the end
     histogram = stream.get_length_distribution(num_bins=3)
@@ -330,7 +353,12 @@ def test_rows_are_read_alike_from_jsonl_parquet_and_data_sets(folder):
     import pyarrow.parquet as pq
 
     rows = [
-        {"id": f"r{k}", "prompt": f"p{k}", "response": "x" * k, "meta": {"success": k % 3 == 0 if k % 4 else None, "reward": k / 2}}
+        {
+            "id": f"r{k}",
+            "prompt": f"p{k}",
+            "response": "x" * k,
+            "meta": {"success": k % 3 == 0 if k % 4 else None, "reward": k / 2},
+        }
         for k in range(25)
     ]
     write(folder / "data.jsonl", rows)
@@ -338,7 +366,9 @@ def test_rows_are_read_alike_from_jsonl_parquet_and_data_sets(folder):
     datasets.disable_progress_bars()
     datasets.Dataset.from_list(rows).save_to_disk(folder / "data")
     for how in ({}, {"shuffle": True, "buffer_size": 10, "epochs": 2}):
-        streams = [OfflineDatasetStream(folder / name, "byte", **how) for name in ("data.jsonl", "data.parquet", "data")]
+        streams = [
+            OfflineDatasetStream(folder / name, "byte", **how) for name in ("data.jsonl", "data.parquet", "data")
+        ]
         lists = [drain(stream, awaited) for stream, awaited in zip(streams, (False, True, True), strict=True)]
         assert lists[0] == lists[1] == lists[2]
         assert [stream.metrics for stream in streams[1:]] == [streams[0].metrics] * 2
@@ -378,7 +408,8 @@ def test_ids_may_stand_in_meta_and_a_meta_of_somebody_else_is_left_alone(folder)
 
 def test_difficulties_in_other_words_are_given_as_numbers(folder):
     path = write(
-        folder / "words.jsonl", [{"text": "a", "difficulty": "interview"}, {"text": "b", "difficulty": "x", "difficulty_score": 1}]
+        folder / "words.jsonl",
+        [{"text": "a", "difficulty": "interview"}, {"text": "b", "difficulty": "x", "difficulty_score": 1}],
     )
     stream = OfflineDatasetStream(path, "byte", difficulties={"interview": 0.6, "x": 0.2})
     assert [sample.difficulty for sample in stream] == [0.6, 1.0]
@@ -392,12 +423,24 @@ BAD = {
     "an id": (b'{"text": "a", "id": 3}', 'has an "id" but the first row has none'),
     "an id in meta": (b'{"text": "a", "meta": {"id": 3}}', 'in "meta": this row has an "id"'),
     "reward": (b'{"text": "a", "reward": "high"}', "reward is 'high'; it must be a finite number"),
-    "difficulty": (b'{"text": "a", "difficulty": "hrad"}', '"difficulty" is \'hrad\'; in words it is one of trivial, .*mean "hard"'),
+    "difficulty": (
+        b'{"text": "a", "difficulty": "hrad"}',
+        '"difficulty" is \'hrad\'; in words it is one of trivial, .*mean "hard"',
+    ),
     "other words": (b'{"text": "a", "difficulty": "L5"}', "Pass other words with their numbers as difficulties="),
-    "out of range": (b'{"text": "a", "meta": {"difficulty_score": 1.5}}', "difficulty is 1.5; it must be a number between 0 and 1"),
+    "out of range": (
+        b'{"text": "a", "meta": {"difficulty_score": 1.5}}',
+        "difficulty is 1.5; it must be a number between 0 and 1",
+    ),
     "success": (b'{"text": "a", "success": "yes"}', "success is 'yes'; it must be true or false"),
-    "two rewards": (b'{"text": "a", "reward": 1, "meta": {"reward": 2}}', '"reward" is 1 in the row and 2 in its "meta"'),
-    "two ends": (b'{"text": "a", "success": true, "episode_status": "failure"}', '"success" is true, but "episode_status" is \'failure\''),
+    "two rewards": (
+        b'{"text": "a", "reward": 1, "meta": {"reward": 2}}',
+        '"reward" is 1 in the row and 2 in its "meta"',
+    ),
+    "two ends": (
+        b'{"text": "a", "success": true, "episode_status": "failure"}',
+        '"success" is true, but "episode_status" is \'failure\'',
+    ),
     "status": (b'{"text": "a", "episode_status": "won"}', "episode_status must be one of"),
     "step": (b'{"text": "a", "step_index": -1}', "step_index is -1"),
     "priority": (b'{"text": "a", "priority": -1}', "priority is -1; it must be finite and not negative"),
@@ -459,7 +502,9 @@ def test_what_failed_is_read_again_when_it_is_asked_for_again(folder, awaited):
 
 
 def test_tokens_and_their_masks_are_checked_and_need_no_tokenizer(tmp_path):
-    path = write(tmp_path / "tokens.jsonl", [{"input_ids": [1, 2], "loss_mask": [0, 1]}, {"input_ids": [1, 2], "loss_mask": [1]}])
+    path = write(
+        tmp_path / "tokens.jsonl", [{"input_ids": [1, 2], "loss_mask": [0, 1]}, {"input_ids": [1, 2], "loss_mask": [1]}]
+    )
     with pytest.raises(DataError, match=r'tokens.jsonl:2: "loss_mask" has 1 entries for 2 tokens'):
         list(OfflineDatasetStream(path))
     path = write(tmp_path / "segments.jsonl", [{"input_ids": [1, 2], "segment_ids": [1]}])
@@ -469,7 +514,9 @@ def test_tokens_and_their_masks_are_checked_and_need_no_tokenizer(tmp_path):
 
 def test_texts_without_a_tokenizer_are_refused_and_so_are_options_that_cannot_work(folder):
     path = numbered(folder, 3)
-    with pytest.raises(OptionError, match=r'numbered\.jsonl hold text, not input_ids; pass a tokenizer, such as "byte"'):
+    with pytest.raises(
+        OptionError, match=r'numbered\.jsonl hold text, not input_ids; pass a tokenizer, such as "byte"'
+    ):
         OfflineDatasetStream(path)
     for wrong in ({"min_length": 0}, {"buffer_size": 0}, {"epochs": 0}, {"min_length": 9, "max_length": 8}):
         with pytest.raises(OptionError, match=next(reversed(wrong))):
@@ -509,7 +556,9 @@ def test_a_state_of_another_stream_is_refused_with_the_difference(folder):
         "max_length": OfflineDatasetStream(path, "byte", **base, max_length=9),
         "filter": OfflineDatasetStream(path, "byte", **base, filter=lambda sample: True),
         "dataset_id": OfflineDatasetStream(path, "byte", **base, dataset_id="x"),
-        "format and tokenizer": OfflineDatasetStream(path, "byte", **base, format=RowFormat(text_field="text", id_field="text")),
+        "format and tokenizer": OfflineDatasetStream(
+            path, "byte", **base, format=RowFormat(text_field="text", id_field="text")
+        ),
     }
     for name, other in others.items():
         before = other.state_dict()
@@ -547,7 +596,13 @@ def test_it_is_a_stream_in_both_manners_and_closes(folder):
         take(stream, 2, awaited=False)
         assert stream.state is StreamState.STREAMING
     assert stream.state is StreamState.CLOSED
-    for use in (lambda: next(stream), stream.reset, stream.peek, stream.count_samples, lambda: asyncio.run(anext(stream))):
+    for use in (
+        lambda: next(stream),
+        stream.reset,
+        stream.peek,
+        stream.count_samples,
+        lambda: asyncio.run(anext(stream)),
+    ):
         with pytest.raises(BrimError, match="closed"):
             use()
     other = OfflineDatasetStream(path, "byte")
@@ -659,7 +714,17 @@ def test_what_was_read_ahead_is_dropped_when_the_stream_is_moved(folder):
 
 def test_a_tokenizer_may_be_any_object_of_that_kind(folder):
     chat = SimpleNamespace()
-    for name in ("name", "vocab_size", "bos_id", "eos_id", "pad_id", "fingerprint", "has_chat_template", "encode_batch", "encode_ends"):
+    for name in (
+        "name",
+        "vocab_size",
+        "bos_id",
+        "eos_id",
+        "pad_id",
+        "fingerprint",
+        "has_chat_template",
+        "encode_batch",
+        "encode_ends",
+    ):
         setattr(chat, name, getattr(BYTE, name))
     chat.adds_bos = True
     stream = OfflineDatasetStream(numbered(folder, 2), chat)

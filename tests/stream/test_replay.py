@@ -53,7 +53,9 @@ def test_a_sample_comes_back_as_it_went_in(given_samples, batch):
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 8), st.sampled_from([0.0, 0.5, 2.0, 3.0])),
-        st.tuples(st.just("batch"), st.lists(st.tuples(st.integers(0, 8), st.sampled_from([0.5, 1.0, 2.0])), max_size=9)),
+        st.tuples(
+            st.just("batch"), st.lists(st.tuples(st.integers(0, 8), st.sampled_from([0.5, 1.0, 2.0])), max_size=9)
+        ),
         st.tuples(st.just("update"), st.integers(0, 8), st.sampled_from([0.0, 0.25, 4.0])),
         st.tuples(st.just("remove"), st.integers(0, 5)),
         st.tuples(st.just("age"), st.integers(0, 8)),
@@ -172,7 +174,10 @@ def test_without_replacement_each_is_drawn_in_proportion_to_what_is_left(n):
     buffer = ReplayBuffer(priority_alpha=1.0, seed=2)
     buffer.add_batch(numbered(len(priorities)), priorities)
     share = priorities / priorities.sum()
-    second = sum(share[first] * np.where(np.arange(len(share)) == first, 0, share / (1 - share[first])) for first in range(len(share)))
+    second = sum(
+        share[first] * np.where(np.arange(len(share)) == first, 0, share / (1 - share[first]))
+        for first in range(len(share))
+    )
     place = {key: row for row, key in enumerate(buffer.snapshot().keys.tolist())}
     drawn = np.array([[place[key] for key in buffer.sample(n).keys.tolist()] for _ in range(4000)])
     assert far_from(np.bincount(drawn[:, 0], minlength=len(share)), 4000 * share) < 2.2
@@ -356,7 +361,11 @@ def test_keys_of_entries_that_are_gone_change_nobody():
     new = buffer.add_batch([sample("x"), sample("y")])
     assert buffer.update_priorities([*old, *new, 10**15, -1, 0], np.arange(8.0)) == 3
     assert buffer.stale_updates == 5
-    assert dict(zip(buffer.snapshot().sample_ids, buffer.snapshot().priorities.tolist(), strict=True)) == {"s2": 2.0, "x": 3.0, "y": 4.0}
+    assert dict(zip(buffer.snapshot().sample_ids, buffer.snapshot().priorities.tolist(), strict=True)) == {
+        "s2": 2.0,
+        "x": 3.0,
+        "y": 4.0,
+    }
     assert buffer.update_priorities([new[0], new[0]], [7.0, 8.0]) == 2
     assert buffer.snapshot().priorities.tolist() == [2.0, 8.0, 4.0]
 
@@ -416,7 +425,9 @@ def test_what_a_draw_or_a_snapshot_shares_with_the_buffer_cannot_be_written_to()
 
 def test_priorities_follow_rewards_and_difficulty():
     buffer = ReplayBuffer()
-    buffer.add_batch([sample("a", reward=1.0, difficulty=0.5), sample("b", reward=-3, difficulty=0.9), sample("c")], [1.0, 2.0, 5.0])
+    buffer.add_batch(
+        [sample("a", reward=1.0, difficulty=0.5), sample("b", reward=-3, difficulty=0.9), sample("c")], [1.0, 2.0, 5.0]
+    )
     assert buffer.update_priorities_by_reward(0.5) == 2
     assert buffer.snapshot().priorities.tolist() == [1.5, 1.0, 5.0]
     assert buffer.update_priorities_by_difficulty(0.5, 0.2) == 2
@@ -442,7 +453,11 @@ def test_a_new_sample_has_the_priority_that_was_given_or_its_own_or_the_default(
 def test_what_cannot_be_a_key_is_refused_and_changes_nothing(keys):
     buffer = ReplayBuffer()
     buffer.add(sample("a"))
-    for call in (lambda: buffer.remove(keys), lambda: buffer.update_priorities(keys, 1.0), lambda: buffer.update_priorities(keys, [1.0])):
+    for call in (
+        lambda: buffer.remove(keys),
+        lambda: buffer.update_priorities(keys, 1.0),
+        lambda: buffer.update_priorities(keys, [1.0]),
+    ):
         with pytest.raises(OptionError, match="keys must be"):
             call()
     assert (buffer.remove([]), buffer.update_priorities([], []), buffer.size, buffer.stale_updates) == (0, 0, 1, 0)
@@ -476,14 +491,22 @@ def test_duplicates_replace_are_kept_or_are_an_error():
     twice = [sample("a", [1]), sample("b", [2]), sample("a", [3])]
     replacing = ReplayBuffer()
     replacing.add_batch(twice)
-    assert ([one.input_ids[0] for one in replacing.get_all()], replacing.replaced, replacing.total_evicted) == ([2, 3], 1, 0)
+    assert ([one.input_ids[0] for one in replacing.get_all()], replacing.replaced, replacing.total_evicted) == (
+        [2, 3],
+        1,
+        0,
+    )
     keeping = ReplayBuffer(duplicates="keep")
     keeping.add_batch(twice)
     assert keeping.update_priority("a", 9.0)
     assert keeping.snapshot().priorities.tolist() == [9.0, 1.0, 9.0]
     strict = ReplayBuffer(duplicates="error")
     strict.add(twice[0])
-    for call in (lambda: strict.add(twice[2]), lambda: strict.add_batch(twice[1:]), lambda: strict.add_batch([twice[1], twice[1]])):
+    for call in (
+        lambda: strict.add(twice[2]),
+        lambda: strict.add_batch(twice[1:]),
+        lambda: strict.add_batch([twice[1], twice[1]]),
+    ):
         with pytest.raises(DataError, match="in the buffer already"):
             call()
     assert strict.size == strict.total_added == 1
@@ -538,12 +561,25 @@ def test_options_come_alone_or_on_top_of_a_config():
     assert ReplayBuffer(config).config is not None
     assert ReplayBuffer(config, max_size=7).config == ReplayBufferConfig(max_size=7, seed=9)
     assert ReplayBufferConfig.from_dict(config.to_dict()) == config
-    of_numpy = ReplayBufferConfig(max_size=np.int64(5), seed=np.int32(9), priority_alpha=np.float32(0.5), default_priority=1)
-    assert [type(value) for value in of_numpy.to_dict().values() if not isinstance(value, str)] == [int, float, float, int, int, int]
+    of_numpy = ReplayBufferConfig(
+        max_size=np.int64(5), seed=np.int32(9), priority_alpha=np.float32(0.5), default_priority=1
+    )
+    assert [type(value) for value in of_numpy.to_dict().values() if not isinstance(value, str)] == [
+        int,
+        float,
+        float,
+        int,
+        int,
+        int,
+    ]
 
 
 @settings(max_examples=30)
-@given(st.lists(st.lists(samples(), max_size=8), min_size=1, max_size=6), st.sampled_from(["fifo", "priority", "random"]), st.booleans())
+@given(
+    st.lists(st.lists(samples(), max_size=8), min_size=1, max_size=6),
+    st.sampled_from(["fifo", "priority", "random"]),
+    st.booleans(),
+)
 def test_a_snapshot_never_changes(batches, policy, bare):
     with uncompiled(bare):
         buffer = ReplayBuffer(max_size=5, eviction_policy=policy)
@@ -552,7 +588,13 @@ def test_a_snapshot_never_changes(batches, policy, bare):
             buffer.add_batch(batch)
             snapshot = buffer.snapshot()
             kept.append(
-                (snapshot, snapshot.samples(), snapshot.content_hash(), snapshot.priorities.copy(), snapshot.store().lengths.copy())
+                (
+                    snapshot,
+                    snapshot.samples(),
+                    snapshot.content_hash(),
+                    snapshot.priorities.copy(),
+                    snapshot.store().lengths.copy(),
+                )
             )
             if buffer.size:
                 buffer.update_priorities(buffer.sample(1).keys, [3.5])
@@ -564,7 +606,9 @@ def test_a_snapshot_never_changes(batches, policy, bare):
             assert snapshot.priorities.tolist() == priorities.tolist()
             store = snapshot.store()
             assert store.lengths.tolist() == lengths.tolist()
-            assert [store.sample(row).tokens.tolist() for row in range(len(store))] == [one.input_ids.tolist() for one in before]
+            assert [store.sample(row).tokens.tolist() for row in range(len(store))] == [
+                one.input_ids.tolist() for one in before
+            ]
 
 
 def test_tokens_survive_many_times_their_number_passing_through():
@@ -646,7 +690,12 @@ def test_filters_and_statistics_say_what_is_there():
     }
     assert statistics["by_source"]["gym"] == {"count": 2, "success_rate": 0.5}
     assert statistics["by_success"] == {"success": 1, "failure": 1, "unknown": 2}
-    assert (statistics["size"], statistics["tokens"], statistics["loss_tokens"], statistics["mean_priority"]) == (4, 7, 7, 2.5)
+    assert (statistics["size"], statistics["tokens"], statistics["loss_tokens"], statistics["mean_priority"]) == (
+        4,
+        7,
+        7,
+        2.5,
+    )
     assert statistics["bytes"] > 0
     assert buffer.snapshot().policy_version.tolist() == [-1, 3, 5, -1]
     assert buffer.evict_older_than(5) == 1
@@ -664,7 +713,9 @@ def test_a_number_that_no_column_holds_is_refused_at_once():
 
 def test_columns_are_taken_in_as_samples_are():
     tokens, lengths = np.arange(6), np.array([1, 3, 2])
-    entries = Entries.of_columns(["a", "b", 3], tokens, lengths, reward=np.array([0.5, np.nan, 1.0]), success=np.array([1, -1, 0]))
+    entries = Entries.of_columns(
+        ["a", "b", 3], tokens, lengths, reward=np.array([0.5, np.nan, 1.0]), success=np.array([1, -1, 0])
+    )
     buffer = ReplayBuffer()
     buffer.add_entries(entries, [1.0, 2.0, 3.0])
     assert buffer.get_all() == [
@@ -679,7 +730,10 @@ def test_columns_are_taken_in_as_samples_are():
     [
         ({"lengths": np.array([1, 3, 3])}, "lengths add up to 7"),
         ({"lengths": np.array([7, 3, -4])}, "lengths of row 2 is -4"),
-        ({"lengths": np.array([1, 2**32 + 3, 2])}, "lengths of row 1 is 4294967299; it must be an integer from 0 to 2147483647"),
+        (
+            {"lengths": np.array([1, 2**32 + 3, 2])},
+            "lengths of row 1 is 4294967299; it must be an integer from 0 to 2147483647",
+        ),
         ({"lengths": np.array([1, 2.5, 2])}, "lengths of row 1 is 2.5"),
         ({"lengths": np.array([[1, 3, 2]])}, "lengths has shape"),
         ({"tokens": -np.arange(6)}, "tokens of row 1 is -1"),
@@ -709,7 +763,11 @@ def test_columns_that_cannot_be_samples_are_refused_before_they_are_cast(changed
 def test_columns_may_be_empty_or_of_any_type_that_holds_the_values():
     assert len(Entries.of_columns([], [], [])) == 0
     entries = Entries.of_columns(
-        ["a", "b"], np.array([1, 2, 3], np.uint64), np.array([1.0, 2.0]), learned=np.array([True, False, True]), reward=np.array([1, -1])
+        ["a", "b"],
+        np.array([1, 2, 3], np.uint64),
+        np.array([1.0, 2.0]),
+        learned=np.array([True, False, True]),
+        reward=np.array([1, -1]),
     )
     assert (entries.columns["length"].tolist(), entries.learned.tolist(), entries.columns["reward"].tolist()) == (
         [1, 2],
@@ -719,7 +777,10 @@ def test_columns_may_be_empty_or_of_any_type_that_holds_the_values():
 
 
 @settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30), st.sampled_from([np.uint16, np.int32, np.uint8]))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30),
+    st.sampled_from([np.uint16, np.int32, np.uint8]),
+)
 def test_stretches_are_gathered_by_the_kernel_as_by_its_twin(pairs, kind):
     source = np.arange(40).astype(kind)
     begin, lengths = np.array([start for start, _ in pairs], np.int64), np.array([size for _, size in pairs], np.int32)

@@ -23,7 +23,8 @@ def step(buffer, rng, number):
     match rng.integers(8):
         case 0:
             return buffer.add(
-                sample(int(rng.integers(60)), [number] * int(rng.integers(4)), policy_version=number, timestamp=1.0), float(rng.random())
+                sample(int(rng.integers(60)), [number] * int(rng.integers(4)), policy_version=number, timestamp=1.0),
+                float(rng.random()),
             )
         case 1:
             several = [
@@ -33,7 +34,12 @@ def step(buffer, rng, number):
             return buffer.add_batch(several, rng.random(len(several))).tolist()
         case 2 | 3 if buffer.size:
             draw = buffer.sample(int(rng.integers(1, buffer.size + 1)))
-            return draw.keys.tolist(), draw.weights.tolist(), draw.tokens.tolist(), [one.replay_count for one in draw.samples]
+            return (
+                draw.keys.tolist(),
+                draw.weights.tolist(),
+                draw.tokens.tolist(),
+                [one.replay_count for one in draw.samples],
+            )
         case 4 if buffer.size:
             draw = buffer.sample_uniform(int(rng.integers(1, buffer.size + 1)))
             return buffer.update_priorities(draw.keys, rng.random(len(draw)) * (rng.random(len(draw)) < 0.8))
@@ -85,7 +91,12 @@ def test_the_dict_is_json_and_says_what_it_is():
     buffer.sample(2)
     values = json.loads(json.dumps(buffer.to_dict()))
     assert values["format"] == "brim.buffer/1"
-    assert (values["total_added"], values["total_evicted"], len(values["samples"]), len(values["priorities"])) == (5, 2, 3, 3)
+    assert (values["total_added"], values["total_evicted"], len(values["samples"]), len(values["priorities"])) == (
+        5,
+        2,
+        3,
+        3,
+    )
     assert values["samples"][0].keys() == sample().to_dict().keys()
     assert ReplayBuffer.from_dict(values).to_dict() == buffer.to_dict()
 
@@ -113,7 +124,9 @@ def test_an_empty_buffer_and_one_with_holes_survive(tmp_path):
 def saved(tmp_path):
     def save(name):
         buffer = ReplayBuffer(max_size=20)
-        buffer.add_batch([*numbered(15, timestamp=1.5), sample("t", segment_ids=[0, 0, 1], episode_id="e", timestamp=2.5)])
+        buffer.add_batch(
+            [*numbered(15, timestamp=1.5), sample("t", segment_ids=[0, 0, 1], episode_id="e", timestamp=2.5)]
+        )
         buffer.save(tmp_path / name)
         return tmp_path / name
 

@@ -107,7 +107,9 @@ def test_samples_are_equal_if_all_but_the_moment_is():
 
 
 def test_numbers_of_arrays_become_plain_ones():
-    sample = small(reward=np.float32(0.5), difficulty=np.float64(0.5), step_index=np.int64(3), success=np.bool_(True), priority=2)
+    sample = small(
+        reward=np.float32(0.5), difficulty=np.float64(0.5), step_index=np.int64(3), success=np.bool_(True), priority=2
+    )
     kinds = [type(getattr(sample, name)) for name in ("reward", "difficulty", "step_index", "success", "priority")]
     assert kinds == [float, float, int, bool, float]
     assert json.loads(json.dumps(sample.to_dict()))["success"] is True
@@ -190,7 +192,13 @@ def test_metrics_are_sums_over_the_samples(found):
 
 def test_means_of_nothing_are_none():
     metrics = StreamMetrics()
-    assert {metrics.mean_length, metrics.mean_reward, metrics.mean_difficulty, metrics.success_rate, metrics.filter_rate} == {None}
+    assert {
+        metrics.mean_length,
+        metrics.mean_reward,
+        metrics.mean_difficulty,
+        metrics.success_rate,
+        metrics.filter_rate,
+    } == {None}
     assert (metrics.samples_per_second, metrics.episodes_per_second) == (0, 0)
 
 
@@ -201,9 +209,17 @@ def test_episodes_count_before_samples_and_by_difficulty():
     for status, difficulty in (("success", "easy"), ("success", "easy"), ("timeout", "hard"), ("failure", None)):
         metrics.record_episode(EpisodeStatus(status), difficulty)
     metrics.record_filtered("too long")
-    assert (metrics.success_rate, metrics.num_episodes, metrics.filter_rate, metrics.mean_difficulty) == (0.5, 4, 0.5, 0.5)
+    assert (metrics.success_rate, metrics.num_episodes, metrics.filter_rate, metrics.mean_difficulty) == (
+        0.5,
+        4,
+        0.5,
+        0.5,
+    )
     assert metrics.episodes == {"success": 2, "timeout": 1, "failure": 1}
-    assert {name: (rate.hits, rate.of) for name, rate in metrics.success_by_difficulty.items()} == {"easy": (2, 2), "hard": (0, 1)}
+    assert {name: (rate.hits, rate.of) for name, rate in metrics.success_by_difficulty.items()} == {
+        "easy": (2, 2),
+        "hard": (0, 1),
+    }
     assert StreamMetrics.from_dict(json.loads(json.dumps(metrics.to_dict()))) == metrics
     assert StreamMetrics.from_dict(orjson.loads(orjson.dumps(metrics.to_dict()))) == metrics
 

@@ -117,7 +117,8 @@ def test_numbers_and_slots_may_have_any_shape(shape):
 
 
 @pytest.mark.parametrize(
-    ("slots", "weights"), [([0], [-1.0]), ([0], [np.nan]), ([0], [np.inf]), ([0], [LARGEST * 2]), ([20], [1.0]), ([-1], [1.0])]
+    ("slots", "weights"),
+    [([0], [-1.0]), ([0], [np.nan]), ([0], [np.inf]), ([0], [LARGEST * 2]), ([20], [1.0]), ([-1], [1.0])],
 )
 def test_what_cannot_be_a_weight_or_a_slot_is_refused_and_nothing_changes(slots, weights):
     tree = SumTree(20)

@@ -79,9 +79,14 @@ def test_a_window_with_room_holds_everything_that_is_new():
 def test_a_window_depends_on_the_snapshot_and_the_seed_alone(seed, extra):
     one, other = filled(80), ReplayBuffer(max_size=5000)
     other.add_batch([made(number) for number in range(80)])
-    fingerprints = {rolling(buffer, seed=seed, window_microbatches=3 + extra).build_next_window().fingerprint for buffer in (one, other)}
+    fingerprints = {
+        rolling(buffer, seed=seed, window_microbatches=3 + extra).build_next_window().fingerprint
+        for buffer in (one, other)
+    }
     assert len(fingerprints) == 1
-    assert rolling(one, seed=seed + 1, window_microbatches=3 + extra).build_next_window().fingerprint not in fingerprints
+    assert (
+        rolling(one, seed=seed + 1, window_microbatches=3 + extra).build_next_window().fingerprint not in fingerprints
+    )
 
 
 def test_the_plan_is_the_one_that_the_planner_makes_of_these_samples():
@@ -124,8 +129,12 @@ def test_overlap_is_a_limit_and_not_a_share():
 def test_a_sample_that_fills_more_than_a_window_is_refused():
     buffer = filled(2, length=200)
     with pytest.raises(LengthError, match="more than the 2 microbatches of a window"):
-        rolling(buffer, window_microbatches=2, batching=BatchingConfig(token_budget=64, overflow="split")).build_next_window()
-    fitting = rolling(buffer, window_microbatches=4, batching=BatchingConfig(token_budget=64, overflow="split")).build_next_window()
+        rolling(
+            buffer, window_microbatches=2, batching=BatchingConfig(token_budget=64, overflow="split")
+        ).build_next_window()
+    fitting = rolling(
+        buffer, window_microbatches=4, batching=BatchingConfig(token_budget=64, overflow="split")
+    ).build_next_window()
     assert (fitting.num_samples, fitting.num_microbatches) == (1, 4)
 
 
@@ -133,7 +142,11 @@ def test_a_curriculum_draws_what_is_near_its_target():
     buffer = filled(200, length=8, difficulty=0.3)
     filled(200, 200, buffer, length=8, difficulty=0.7)
     plans = RollingBatchPlanWindow(
-        buffer, min_samples=1, window_microbatches=10, batching=BatchingConfig(token_budget=64), curriculum=Curriculum(start=0.7)
+        buffer,
+        min_samples=1,
+        window_microbatches=10,
+        batching=BatchingConfig(token_budget=64),
+        curriculum=Curriculum(start=0.7),
     )
     drawn = ids(plans.build_next_window())
     assert sum(int(id[1:]) >= 200 for id in drawn) > 0.85 * len(drawn)
@@ -155,7 +168,9 @@ def test_batches_hold_the_tokens_of_their_samples_and_keys_lead_back_to_the_buff
     plans = rolling(buffer)
     window = plans.build_next_window()
     for microbatch in list(plans.iter_current()):
-        assert buffer.update_priorities(plans.keys_of(microbatch), np.full(len(microbatch.samples), 3.0)) == len(microbatch.samples)
+        assert buffer.update_priorities(plans.keys_of(microbatch), np.full(len(microbatch.samples), 3.0)) == len(
+            microbatch.samples
+        )
     assert set(buffer.snapshot().priorities) == {3.0}
     plans.go_to(0)
     for batch, microbatch in zip(plans.batches(), window.plan.get_epoch(0), strict=True):
@@ -181,7 +196,11 @@ def test_a_loop_that_was_left_goes_on_where_it_was():
 @pytest.mark.parametrize("consumed", [0, 1, 5])
 @pytest.mark.parametrize("packing", [None, PackingConfig(max_length=32)])
 def test_a_restored_window_has_the_same_microbatches_and_the_same_successor(tmp_path, consumed, packing):
-    options = {"overlap_fraction": 0.5, "window_microbatches": 7, "batching": BatchingConfig(token_budget=64, packing=packing)}
+    options = {
+        "overlap_fraction": 0.5,
+        "window_microbatches": 7,
+        "batching": BatchingConfig(token_budget=64, packing=packing),
+    }
     buffer = filled(120)
     plans = rolling(buffer, **options)
     plans.build_next_window()
@@ -260,7 +279,9 @@ def test_asking_for_a_window_costs_no_snapshot_and_building_one_costs_one_hash_o
     snapshots, hashed = [], []
     snapshot, content_hash = ReplayBuffer.snapshot, BufferSnapshot.content_hash
     monkeypatch.setattr(ReplayBuffer, "snapshot", lambda self: snapshots.append(snapshot(self)) or snapshots[-1])
-    monkeypatch.setattr(BufferSnapshot, "content_hash", lambda self, rows=None: hashed.append(rows) or content_hash(self, rows))
+    monkeypatch.setattr(
+        BufferSnapshot, "content_hash", lambda self, rows=None: hashed.append(rows) or content_hash(self, rows)
+    )
     window = plans.build_next_window()
     assert (len(snapshots), len(hashed)) == (1, 1)
     assert window.store.dataset_hash == window.plan.table.dataset_hash == content_hash(snapshots[0], hashed[0])

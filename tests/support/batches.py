@@ -31,14 +31,26 @@ def cases(draw, shortest=0, max_size=25, max_epochs=2):
     """Padded, packed, split, truncated, skipped, grouped; ids of every kind; a pad id that is a real token too."""
     lengths = draw(st.lists(st.integers(shortest, LONGEST), min_size=1, max_size=max_size))
     kind = draw(st.sampled_from(["rows", "integers", "texts"]))
-    some = {"rows": None, "integers": st.integers(-(2**62), 2**62), "texts": st.text(st.sampled_from("aé\0語 "), max_size=5)}[kind]
-    ids = range(len(lengths)) if some is None else draw(st.lists(some, min_size=len(lengths), max_size=len(lengths), unique=True))
+    some = {
+        "rows": None,
+        "integers": st.integers(-(2**62), 2**62),
+        "texts": st.text(st.sampled_from("aé\0語 "), max_size=5),
+    }[kind]
+    ids = (
+        range(len(lengths))
+        if some is None
+        else draw(st.lists(some, min_size=len(lengths), max_size=len(lengths), unique=True))
+    )
     random = np.random.default_rng(draw(st.integers(0, 99)))
     largest = draw(st.sampled_from([2, 9, 100_000]))
-    samples = [Sample(id, random.integers(0, largest, n), random.integers(0, 2, n)) for id, n in zip(ids, lengths, strict=True)]
+    samples = [
+        Sample(id, random.integers(0, largest, n), random.integers(0, 2, n)) for id, n in zip(ids, lengths, strict=True)
+    ]
     groups = random.choice(["a", "b"], len(lengths)) if draw(st.booleans()) else [None] * len(lengths)
     entries = [LengthEntry(sample.id, sample.length, group) for sample, group in zip(samples, groups, strict=True)]
-    plan = BatchPlan.build(LengthCache.from_lengths(entries), draw(configs()), num_epochs=draw(st.integers(1, max_epochs)))
+    plan = BatchPlan.build(
+        LengthCache.from_lengths(entries), draw(configs()), num_epochs=draw(st.integers(1, max_epochs))
+    )
     return Case(plan, samples, draw(st.sampled_from([0, 1, 256])))
 
 
@@ -46,7 +58,9 @@ def cases(draw, shortest=0, max_size=25, max_epochs=2):
 def configs(draw):
     overflow = draw(st.sampled_from(["error", "truncate", "split"]))
     limit = LONGEST if overflow == "error" else draw(st.integers(5, LONGEST))
-    packing = PackingConfig(max_length=limit, mode=draw(st.sampled_from(list(PackingMode))), pad_to_max=draw(st.booleans()))
+    packing = PackingConfig(
+        max_length=limit, mode=draw(st.sampled_from(list(PackingMode))), pad_to_max=draw(st.booleans())
+    )
     return BatchingConfig(
         token_budget=draw(st.integers(LONGEST + 8, 120)),
         overflow=overflow,

@@ -1,4 +1,6 @@
-"""A Chromium that is already on the machine, driven by Playwright: nothing is downloaded, and nothing but files may be asked for."""
+"""A Chromium that is already on the machine, driven by Playwright: nothing is downloaded, and nothing but files may be
+asked for.
+"""
 
 import os
 import shutil

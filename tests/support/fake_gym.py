@@ -15,9 +15,9 @@ SOLVED = {"type": "complete", "success": True}
 class FakeGym:
     """Every move is right, and the third solves the puzzle, unless a hook says otherwise.
 
-    see: from the observation to what is sent for it.
-    move: from the number of moves, and a function that gives the observation, to the records that answer the move.
-    on: from the words of a request and its connection to whether it was dealt with; may be async, may close the connection.
+    see: from the observation to what is sent for it. move: from the number of moves, and a function that gives the
+    observation, to the records that answer the move. on: from the words of a request and its connection to whether it
+    was dealt with; may be async, may close the connection.
     """
 
     def __init__(self, *, see=None, move=None, on=None, hint="Hint: Try pressing the light at row 1, column 1"):
@@ -62,11 +62,15 @@ class FakeGym:
         seed = moves = 0
 
         def say(record):
-            writer.write(record.encode() + b"\r\n" if isinstance(record, str) else json.dumps(record).encode() + b"\r\n")
+            writer.write(
+                record.encode() + b"\r\n" if isinstance(record, str) else json.dumps(record).encode() + b"\r\n"
+            )
 
         def position(complete=False):
             about = {"type": "observation", "game": GAMES[game].title, "difficulty": difficulty, "seed": seed}
-            return self.see({**about, "grid": [[0, 1], [1, moves]], "grid_display": f"{moves} moves", "is_complete": complete})
+            return self.see(
+                {**about, "grid": [[0, 1], [1, moves]], "grid_display": f"{moves} moves", "is_complete": complete}
+            )
 
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
@@ -108,7 +112,13 @@ def hang_up(words, writer):
 
 def options(fake, **more):
     """Impatient ones."""
-    short = {"connect_timeout": 2.0, "read_timeout": 2.0, "episode_timeout": 10.0, "retry_delay": 0.01, "max_retry_delay": 0.05}
+    short = {
+        "connect_timeout": 2.0,
+        "read_timeout": 2.0,
+        "episode_timeout": 10.0,
+        "retry_delay": 0.01,
+        "max_retry_delay": 0.05,
+    }
     return GymConfig(
         **{
             "host": "127.0.0.1",

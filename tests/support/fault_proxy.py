@@ -1,4 +1,6 @@
-"""Between a client and a real server: a proxy that breaks every connection in a way of its own, sooner or later, by a seed."""
+"""Between a client and a real server: a proxy that breaks every connection in a way of its own, sooner or later, by a
+seed.
+"""
 
 import asyncio
 import contextlib
@@ -9,7 +11,9 @@ FAULTS = ("cut", "reset", "stall", "garbage", "glue", "half", "truncate", "dupli
 
 
 class FaultProxy:
-    """What the client sends goes through untouched; of what the server says, the n-th line meets the fault of its connection."""
+    """What the client sends goes through untouched; of what the server says, the n-th line meets the fault of its
+    connection.
+    """
 
     def __init__(self, ports, *, seed, lines=600, stall=30.0):
         self.faults = Counter()
@@ -40,7 +44,9 @@ class FaultProxy:
         up_writer = None
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._ports[number % len(self._ports)])
+                up_reader, up_writer = await asyncio.open_connection(
+                    "127.0.0.1", self._ports[number % len(self._ports)]
+                )
                 up = asyncio.create_task(_copy(reader, up_writer))
                 try:
                     await self._down(up_reader, writer, fault, at, rng)

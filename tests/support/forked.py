@@ -1,8 +1,10 @@
-"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has imported everything.
+"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has imported
+everything.
 
 Importing NumPy, or torch and transformers, takes longer than most of what is tested. A forked process has a process id,
 signals, files and an exit status of its own, as one that was started by a shell has; only its imports are done. What is
-about starting Python, such as the cost of an import, has to start Python. In the quick tier there is no torch to import.
+about starting Python, such as the cost of an import, has to start Python. In the quick tier there is no torch to
+import.
 """
 
 import faulthandler
@@ -15,7 +17,14 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 CONTEXT = multiprocessing.get_context("forkserver")
-LIGHT = ["brim.cli.lazarus", "brim.cli.lengths", "brim.cli.batch", "brim.analyze.strategies", "brim.plan.verify", "tokenizers"]
+LIGHT = [
+    "brim.cli.lazarus",
+    "brim.cli.lengths",
+    "brim.cli.batch",
+    "brim.analyze.strategies",
+    "brim.plan.verify",
+    "tokenizers",
+]
 HEAVY = [
     "brim.train.online.run",
     "brim.train.distill.run",
@@ -36,7 +45,9 @@ class Command:
         self.stdout = Path(self._scratch.name, "stdout")
         self.stderr = Path(self._scratch.name, "stderr")
         variables = {**os.environ, **environment}
-        self.process = CONTEXT.Process(target=_command, args=(words, str(folder), variables, str(self.stdout), str(self.stderr)))
+        self.process = CONTEXT.Process(
+            target=_command, args=(words, str(folder), variables, str(self.stdout), str(self.stderr))
+        )
         self.process.start()
 
     def wait(self, seconds: float = PATIENCE) -> CompletedProcess[str]:

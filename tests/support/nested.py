@@ -1,8 +1,10 @@
-"""Random nested samples: a few structures, several samples of each, in any order; and samples and files for tests of sources.
+"""Random nested samples: a few structures, several samples of each, in any order; and samples and files for tests of
+sources.
 
-`nested_samples()` draws lists of samples. Arrays are filled with arbitrary bits, NaN among them: compare with `same`, which looks at bits,
-types and shapes. `normal` is what a sample is once it was taken apart and put together again: lists of
-numbers are arrays then, as they are for everything that reads samples. `assert_holds` is what a source promises.
+`nested_samples()` draws lists of samples. Arrays are filled with arbitrary bits, NaN among them: compare with `same`,
+which looks at bits, types and shapes. `normal` is what a sample is once it was taken apart and put together again:
+lists of numbers are arrays then, as they are for everything that reads samples. `assert_holds` is what a source
+promises.
 """
 
 from pathlib import Path
@@ -78,7 +80,11 @@ def normal(sample: Sample) -> Sample:
 def same(first: Any, second: Any) -> bool:
     """Whether two samples, or parts of them, are equal bit by bit."""
     if isinstance(first, dict):
-        return isinstance(second, dict) and first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+        return (
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(same(first[key], second[key]) for key in first)
+        )
     if isinstance(first, list):
         return isinstance(second, list) and len(first) == len(second) and all(map(same, first, second))
     if isinstance(first, str | bytes):
@@ -89,8 +95,18 @@ def same(first: Any, second: Any) -> bool:
 
 TARGETS = {"hdf5": "samples.h5", "npz": "samples.npz", "shards": "samples"}
 TEMPLATES = (
-    {"x": ("array", "float32", (3,)), "stages": [{"s": ("array", "int64", ())}], "text": ("text",), "r": ("scalar", "float64")},
-    {"x": ("array", "float32", (3,)), "stages": [{"s": ("array", "int64", ())}] * 2, "text": ("text",), "r": ("scalar", "float64")},
+    {
+        "x": ("array", "float32", (3,)),
+        "stages": [{"s": ("array", "int64", ())}],
+        "text": ("text",),
+        "r": ("scalar", "float64"),
+    },
+    {
+        "x": ("array", "float32", (3,)),
+        "stages": [{"s": ("array", "int64", ())}] * 2,
+        "text": ("text",),
+        "r": ("scalar", "float64"),
+    },
 )
 
 

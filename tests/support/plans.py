@@ -14,7 +14,9 @@ LONGEST = 60
 def tables(draw, max_size=80):
     lengths = draw(st.lists(st.integers(0, LONGEST), min_size=1, max_size=max_size))
     groups = draw(st.none() | st.lists(st.sampled_from(["a", "b", "c"]), min_size=len(lengths), max_size=len(lengths)))
-    return LengthCache.from_lengths(LengthEntry(f"s{i}", length, groups[i] if groups else None) for i, length in enumerate(lengths))
+    return LengthCache.from_lengths(
+        LengthEntry(f"s{i}", length, groups[i] if groups else None) for i, length in enumerate(lengths)
+    )
 
 
 @st.composite

@@ -18,7 +18,11 @@ def numbered(count, length=4, **fields):
 
 @st.composite
 def samples(draw, ids=None):
-    ids = st.one_of(st.integers(-3, 12), st.integers(0, 12).map(str), st.sampled_from(["ä", "", 2**70])) if ids is None else ids
+    ids = (
+        st.one_of(st.integers(-3, 12), st.integers(0, 12).map(str), st.sampled_from(["ä", "", 2**70]))
+        if ids is None
+        else ids
+    )
     tokens = draw(st.lists(st.one_of(st.integers(0, 9), st.sampled_from([65535, 65536, 2**31 - 1])), max_size=6))
     maybe = lambda values: draw(st.one_of(st.none(), values))  # noqa: E731
     return StreamSample(
@@ -52,7 +56,9 @@ class Naive:
         if self.duplicates == "replace":
             self.entries = [entry for entry in self.entries if entry[0].sample_id != one.sample_id]
         if len(self.entries) == self.max_size:
-            self.entries.remove(min(self.entries, key=lambda entry: (entry[1] if self.policy == "priority" else 0, entry[2])))
+            self.entries.remove(
+                min(self.entries, key=lambda entry: (entry[1] if self.policy == "priority" else 0, entry[2]))
+            )
         self.added += 1
         self.entries.append([one, priority, self.added])
 

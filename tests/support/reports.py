@@ -19,7 +19,9 @@ def plans(draw):
     table = draw(tables(max_size=60))
     config = draw(configs(drop_last=draw(st.booleans()), remainder=draw(st.sampled_from(["null", "drop", "repeat"]))))
     if config.bucket_edges is None and draw(st.booleans()):
-        config = replace(config, overflow=draw(st.sampled_from(["skip", "truncate", "split"])), overflow_max=draw(st.integers(8, 60)))
+        config = replace(
+            config, overflow=draw(st.sampled_from(["skip", "truncate", "split"])), overflow_max=draw(st.integers(8, 60))
+        )
     try:
         return BatchPlan.build(table, config, num_epochs=draw(st.integers(1, 2)))
     except DataError:  # all of them were skipped
@@ -30,11 +32,15 @@ def table(n=600, *, groups=None, seed=0):
     lengths = lognormal(n, seed=seed)
     if groups is None:
         return LengthCache(Ids.rows(n), lengths)
-    return LengthCache.from_lengths(LengthEntry(f"s{i}", int(length), groups[i % len(groups)]) for i, length in enumerate(lengths))
+    return LengthCache.from_lengths(
+        LengthEntry(f"s{i}", int(length), groups[i % len(groups)]) for i, length in enumerate(lengths)
+    )
 
 
 def plan(*, n=600, epochs=2, groups=None, **options):
-    return BatchPlan.build(table(n, groups=groups), BatchingConfig(**{"token_budget": 8192, **options}), num_epochs=epochs)
+    return BatchPlan.build(
+        table(n, groups=groups), BatchingConfig(**{"token_budget": 8192, **options}), num_epochs=epochs
+    )
 
 
 PACKED = PackingConfig(max_length=2048, pad_to_max=True)

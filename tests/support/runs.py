@@ -23,18 +23,25 @@ def make_store(n=60, *, seed=0, longest=60, pad_id=0):
     """Samples of uneven length with random tokens; the numbers 0 .. n - 1 are their ids."""
     random = np.random.default_rng(seed)
     lengths = np.clip(np.exp(2.5 + random.standard_normal(n)), 1, longest).astype(int)
-    rows = [Sample(i, random.integers(0, VOCABULARY, size), random.integers(0, 2, size)) for i, size in enumerate(lengths.tolist())]
+    rows = [
+        Sample(i, random.integers(0, VOCABULARY, size), random.integers(0, 2, size))
+        for i, size in enumerate(lengths.tolist())
+    ]
     return TokenStore.from_samples(rows, pad_id=pad_id)
 
 
 def make_plan(store, config=PADDED, *, num_epochs=1, **options):
-    return BatchPlan.build(LengthCache(Ids.rows(len(store)), store.lengths), replace(config, **options), num_epochs=num_epochs)
+    return BatchPlan.build(
+        LengthCache(Ids.rows(len(store)), store.lengths), replace(config, **options), num_epochs=num_epochs
+    )
 
 
 def on_ranks(world_size, work, *args, seconds=60):
-    """What `work(rank, *args)` gives on each of so many real processes, which form a gloo group under torchrun's variables.
+    """What `work(rank, *args)` gives on each of so many real processes, which form a gloo group under torchrun's
+    variables.
 
-    They are forked, because importing torch takes longer than all the rest. One thread each: those of a parent do not survive a fork.
+    They are forked, because importing torch takes longer than all the rest. One thread each: those of a parent do not
+    survive a fork.
     """
     context = multiprocessing.get_context("fork")
     store = f"/tmp/brim-test-{os.getpid()}-{os.urandom(4).hex()}"

@@ -1,7 +1,7 @@
 """Find out what a test needs (torch, JAX, a puzzle server, a browser) by reading its source.
 
-Marks that are derived cannot be forgotten. A file is read before it is imported, because the quick tier runs where torch
-is not installed: a file that imports torch is left out there, not imported and skipped.
+Marks that are derived cannot be forgotten. A file is read before it is imported, because the quick tier runs where
+torch is not installed: a file that imports torch is left out there, not imported and skipped.
 
 Followed are the imports that run when a file is imported, through `brim` and `support`, and from a test on the names it
 uses: fixtures, functions and classes of its own file, and those imported from `support`. Not followed are functions of
@@ -123,7 +123,9 @@ def _definitions(path: Path) -> dict[str, list[ast.stmt]]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
         else:
-            names = [child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)]
+            names = [
+                child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
+            ]
         for name in names:
             found.setdefault(name, []).append(node)
     return found

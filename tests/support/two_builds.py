@@ -1,7 +1,7 @@
 """Two `brim plan build` of one target at the same time, again and again: python tests/support/two_builds.py [ROUNDS].
 
-Every round ends with one whole plan. In even rounds both commands build the same plan, in odd rounds different ones; the
-second starts a little later every time, so that it meets the first one at different moments of its work.
+Every round ends with one whole plan. In even rounds both commands build the same plan, in odd rounds different ones;
+the second starts a little later every time, so that it meets the first one at different moments of its work.
 """
 
 import subprocess
@@ -28,7 +28,18 @@ def build_twice(folder: Path, rounds: int, samples: int = 20_000) -> Counter[str
     for number in range(rounds):
         commands: list[subprocess.Popen[str]] = []
         for seed in (1, 1 + number % 2):
-            options = ["-l", str(folder / "lengths.brim"), "-b", "8192", "-e", "6", "--seed", str(seed), "-o", str(target)]
+            options = [
+                "-l",
+                str(folder / "lengths.brim"),
+                "-b",
+                "8192",
+                "-e",
+                "6",
+                "--seed",
+                str(seed),
+                "-o",
+                str(target),
+            ]
             command = [sys.executable, "-m", "brim", "plan", "build", *options]
             commands.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
             time.sleep(0.01 * (number % 10))

@@ -1,4 +1,5 @@
-"""Training runs in processes of their own, one for each rank, forked from a server that has torch loaded: a world starts in under a second.
+"""Training runs in processes of their own, one for each rank, forked from a server that has torch loaded: a world
+starts in under a second.
 
 Every wait is bounded, and only processes that were started here are ended.
 """
@@ -24,7 +25,9 @@ def free_port() -> int:
 
 
 def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | None, outcome: str) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size))
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size)
+    )
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     faulthandler.dump_traceback_later(PATIENCE - 30, exit=True)  # where it hangs, if it does
     import torch
@@ -39,9 +42,13 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
             result = train_online(OnlineConfig.from_dict(config), resume=checkpoint).sft
         else:
             result = train_sft(SftConfig.from_dict(config), resume=checkpoint)
-        Path(outcome).write_text(json.dumps({"taken": result.taken, "stopped": result.stopped, "loss": result.last_loss}))
+        Path(outcome).write_text(
+            json.dumps({"taken": result.taken, "stopped": result.stopped, "loss": result.last_loss})
+        )
     except Exception as error:
-        Path(outcome).write_text(json.dumps({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}))
+        Path(outcome).write_text(
+            json.dumps({"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
+        )
         raise SystemExit(2) from None
 
 
@@ -56,7 +63,9 @@ class World:
         for outcome in self.outcomes:
             outcome.unlink(missing_ok=True)
         self.ranks = [
-            CONTEXT.Process(target=_rank, args=(rank, world_size, port, config.to_dict(), resume, str(self.outcomes[rank])))
+            CONTEXT.Process(
+                target=_rank, args=(rank, world_size, port, config.to_dict(), resume, str(self.outcomes[rank]))
+            )
             for rank in range(world_size)
         ]
         for rank in self.ranks:

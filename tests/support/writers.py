@@ -1,4 +1,7 @@
-"""A directory of several files that all say the same, so that a mixture of two versions is noticed. Imports nothing heavy."""
+"""A directory of several files that all say the same, so that a mixture of two versions is noticed.
+
+Imports nothing heavy.
+"""
 
 from pathlib import Path
 

@@ -128,7 +128,11 @@ def test_worker_processes_give_the_batches_that_one_process_gives(data, method):
         context = method if workers else None
         return list(
             DataLoader(
-                data, batch_sampler=sampler, collate_fn=collate_compressed_batch, num_workers=workers, multiprocessing_context=context
+                data,
+                batch_sampler=sampler,
+                collate_fn=collate_compressed_batch,
+                num_workers=workers,
+                multiprocessing_context=context,
             )
         )
 
@@ -204,7 +208,10 @@ def test_read_step_by_step_a_context_says_the_same_as_read_at_once(data, model, 
     latents, context = model.compress(batch["compression_stages"]), batch["context"]
     decoding = Decoding(model, latents)
     names = ("states", "actions", "rewards")
-    steps = [decoding.read({name: context[name][:, at : at + 1] for name in names}) for at in range(context["actions"].shape[1])]
+    steps = [
+        decoding.read({name: context[name][:, at : at + 1] for name in names})
+        for at in range(context["actions"].shape[1])
+    ]
     torch.testing.assert_close(torch.cat(steps, dim=1), model(batch), rtol=1e-4, atol=1e-5)
     with pytest.raises(DataError, match="at once, or step by step"):
         decoding.read(context)
@@ -220,7 +227,9 @@ def test_in_context_the_model_reads_the_stages_and_steps_it_was_trained_on(data,
     """What it is asked in evaluation is what `forward` is given, for the history that it lived through itself."""
     room, goals = TINY.histories.room, split_goals(TINY.histories)[1]
     asked = []
-    monkeypatch.setattr("brim.train.distill.evaluate.choose", lambda chances, noise: asked.append(chances) or chances.argmax(axis=1))
+    monkeypatch.setattr(
+        "brim.train.distill.evaluate.choose", lambda chances, noise: asked.append(chances) or chances.argmax(axis=1)
+    )
     play_in_context(model, room, goals, episodes=6, seed=0)
     played = play_again(room, goals, [chances.argmax(axis=1) for chances in asked])
     for at in (3, 11, 12, 29):  # in the first window, at its end, behind it, and in the third
@@ -236,7 +245,9 @@ def test_in_context_the_model_reads_the_stages_and_steps_it_was_trained_on(data,
 def test_at_temperature_0_nothing_is_left_to_chance(model):
     def played(temperature, seed):
         goals = split_goals(TINY.histories)[1]
-        return play_in_context(model, TINY.histories.room, goals, episodes=6, seed=seed, temperature=temperature).tolist()
+        return play_in_context(
+            model, TINY.histories.room, goals, episodes=6, seed=seed, temperature=temperature
+        ).tolist()
 
     assert played(0.0, seed=0) == played(0.0, seed=1)
     assert played(1.0, seed=0) == played(1.0, seed=0) != played(1.0, seed=1)
@@ -244,7 +255,11 @@ def test_at_temperature_0_nothing_is_left_to_chance(model):
 
 def test_torch_has_as_many_threads_as_before_when_a_run_is_over(tmp_path):
     seen = []
-    train_distill(TINY.with_training(threads=2, steps=2), output=tmp_path / "run", on_step=lambda _: seen.append(torch.get_num_threads()))
+    train_distill(
+        TINY.with_training(threads=2, steps=2),
+        output=tmp_path / "run",
+        on_step=lambda _: seen.append(torch.get_num_threads()),
+    )
     assert (seen, torch.get_num_threads()) == ([2, 2], 1)
 
 
@@ -307,7 +322,9 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_resumed_one_has_the_same_
             os.kill(os.getpid(), signal.SIGTERM)
 
     messages = []
-    stopped = train_distill(TINY.with_training(seeds=(0, 1)), output=tmp_path / "run", on_step=kill, on_message=messages.append)
+    stopped = train_distill(
+        TINY.with_training(seeds=(0, 1)), output=tmp_path / "run", on_step=kill, on_message=messages.append
+    )
     assert stopped.stopped
     assert stopped.seeds == ()
     assert messages[-1] == "SIGTERM: stopping soon, with a checkpoint"
@@ -328,8 +345,12 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path):
         "from brim.train.distill.yaml_files import config_from\n"
         "train_distill(config_from(json.loads(sys.argv[1])), output=sys.argv[2])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, json.dumps(options.to_dict()), str(tmp_path / "killed")], env={**os.environ})
-    while process.poll() is None and not any(int(path.name[-8:]) >= 20 for path in checkpoints(tmp_path / "killed" / "seed-0")):
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, json.dumps(options.to_dict()), str(tmp_path / "killed")], env={**os.environ}
+    )
+    while process.poll() is None and not any(
+        int(path.name[-8:]) >= 20 for path in checkpoints(tmp_path / "killed" / "seed-0")
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
@@ -347,7 +368,9 @@ def test_a_run_that_is_done_is_neither_trained_nor_evaluated_again(tmp_path, mon
         train_distill(TINY, output=tmp_path / "run")
     monkeypatch.setattr("brim.train.distill.seed_run.evaluate", None)
     monkeypatch.setattr("brim.train.distill.run.write_histories", None)
-    again = train_distill(TINY, output=tmp_path / "run", resume=True, on_step=lambda report: pytest.fail("trained again"))
+    again = train_distill(
+        TINY, output=tmp_path / "run", resume=True, on_step=lambda report: pytest.fail("trained again")
+    )
     assert (again.seeds[0].returns == before.seeds[0].returns).all()
 
 
@@ -362,7 +385,9 @@ def test_a_resumed_run_may_take_other_seeds_and_no_other_steps(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_an_error_that_names_step_and_samples(tmp_path):
-    with pytest.raises(BrimError, match=r"the (loss|gradient) is not finite in step \d+ of seed 0; the samples are h\d+-t"):
+    with pytest.raises(
+        BrimError, match=r"the (loss|gradient) is not finite in step \d+ of seed 0; the samples are h\d+-t"
+    ):
         train_distill(TINY.with_training(learning_rate=1e30, clip_norm=0.0, warmup=0.0), output=tmp_path / "run")
     assert not list((tmp_path / "run" / "seed-0").glob("checkpoint-00000012"))
 
@@ -381,7 +406,14 @@ def test_a_checkpoint_that_was_altered_is_noticed(tmp_path, name):
 def test_the_learning_rate_and_weight_decay_reach_the_weights(tmp_path):
     data = Histories(_recorded(tmp_path))
     ends = []
-    for changes in ({}, {"learning_rate": 0.01}, {"weight_decay": 0.5}, {"clip_norm": 0.01}, {"warmup": 0.9}, {"schedule": "constant"}):
+    for changes in (
+        {},
+        {"learning_rate": 0.01},
+        {"weight_decay": 0.5},
+        {"clip_norm": 0.01},
+        {"warmup": 0.9},
+        {"schedule": "constant"},
+    ):
         run = SeedRun(TINY.with_training(**changes), data, tmp_path / str(len(ends)), 0)
         run.finish()
         ends.append(run.model.head.weight.detach().numpy().tobytes())
@@ -434,7 +466,8 @@ def test_a_seed_improves_by_more_than_twice_the_standard_error_over_goals(return
 
 
 @pytest.mark.parametrize(
-    ("gains", "improves"), [([0.1, -0.1, 0.1], False), ([0.1, 0.12, 0.08], True), ([0.0, 0.0], False), ([0.01], True), ([0.0], False)]
+    ("gains", "improves"),
+    [([0.1, -0.1, 0.1], False), ([0.1, 0.12, 0.08], True), ([0.0, 0.0], False), ([0.01], True), ([0.0], False)],
 )
 def test_a_gain_that_may_be_chance_is_no_improvement(gains, improves):
     assert InContext(0, np.array([[[0.0, 0.0, gain]] for gain in gains], np.float32)).improves is improves

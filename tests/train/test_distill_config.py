@@ -41,7 +41,9 @@ def test_every_file_that_comes_with_brim_can_be_loaded_alone(path):
 
 def test_the_command_of_the_literature_names_three_files_that_come_with_brim(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = load_config(["config/algorithm/ppo_base.yaml", "config/env/darkroom.yaml", "config/model/ad_compressed_dr.yaml"])
+    config = load_config(
+        ["config/algorithm/ppo_base.yaml", "config/env/darkroom.yaml", "config/model/ad_compressed_dr.yaml"]
+    )
     assert isinstance(config.histories.algorithm, Ppo)
     assert config == replace(DistillConfig(), histories=HistoryConfig(algorithm=Ppo(), keep_every=16))
 
@@ -70,20 +72,32 @@ def test_later_files_win_and_sections_merge(write):
     [
         ("modle: {}", r"""b.yaml: unknown section 'modle'. Did you mean "model"\?"""),
         ("model: {widht: 3}", r"""b.yaml: unknown option 'widht' in model. Did you mean "width"\?"""),
-        ("algorithm: {keep_evry: 3}", r"""b.yaml: unknown option 'keep_evry' in algorithm. Did you mean "keep_every"\?"""),
+        (
+            "algorithm: {keep_evry: 3}",
+            r"""b.yaml: unknown option 'keep_evry' in algorithm. Did you mean "keep_every"\?""",
+        ),
         ("env: {heldout: 0.3}", r"""b.yaml: unknown option 'heldout' in env. Did you mean "held_out"\?"""),
         ("algorithm: {name: ppo, replays: 3}", "b.yaml: unknown option 'replays' in algorithm"),
-        ("algorithm: {name: pppo}", r"""b.yaml: algorithm.name must be one of q_learning, ppo, got 'pppo'. Did you mean "ppo"\?"""),
+        (
+            "algorithm: {name: pppo}",
+            r"""b.yaml: algorithm.name must be one of q_learning, ppo, got 'pppo'. Did you mean "ppo"\?""",
+        ),
         ("env: {name: lightroom}", "b.yaml: env.name must be one of darkroom, got 'lightroom'"),
         ("model: 3", "b.yaml: model must be a section, got 3"),
         ("model: {width: 3.5}", "b.yaml: model.width must be a whole number, got 3.5"),
         ("model: {width: true}", "b.yaml: model.width must be a whole number, got True"),
         ("model: {width: [1]}", r"b.yaml: model.width must be a whole number, got \[1\]"),
-        ("training: {learning_rate: 3e-3}", "b.yaml: training.learning_rate must be a number, got '3e-3'; write 0.003, with a point"),
+        (
+            "training: {learning_rate: 3e-3}",
+            "b.yaml: training.learning_rate must be a number, got '3e-3'; write 0.003, with a point",
+        ),
         ("training: {learning_rate: fast}", "b.yaml: training.learning_rate must be a number, got 'fast'$"),
         ("training: {seeds: 3}", "b.yaml: training.seeds must be a list of whole numbers, got 3"),
         ("training: {schedule: 1}", "b.yaml: training.schedule must be a word, got 1"),
-        ("training: {schedule: cosin}", r"""b.yaml: training: schedule must be one of .*, got 'cosin'. Did you mean "cosine"\?"""),
+        (
+            "training: {schedule: cosin}",
+            r"""b.yaml: training: schedule must be one of .*, got 'cosin'. Did you mean "cosine"\?""",
+        ),
         ("algorithm: {repeats: lots}", "b.yaml: algorithm.repeats must be a whole number, got 'lots'"),
         ("env: {held_out: most}", "b.yaml: env.held_out must be a number, got 'most'"),
         ("model: {width: 30}", "^a.yaml, b.yaml: model: width must be a multiple of heads, got 30 and 4"),
@@ -91,7 +105,10 @@ def test_later_files_win_and_sections_merge(write):
         ("algorithm: {episodes: 0}", "^b.yaml: algorithm: episodes must be at least 1, got 0"),
         ("model: {width: null}", "^b.yaml: model.width has no value; give it one, or leave the key out"),
         ("model: {heads:}", "^b.yaml: model.heads has no value"),
-        ("training: {token_budget: 159}", "^b.yaml: training.token_budget must be at least 160, .*longest sample.*, got 159; raise it"),
+        (
+            "training: {token_budget: 159}",
+            "^b.yaml: training.token_budget must be at least 160, .*longest sample.*, got 159; raise it",
+        ),
         ("data: {window: 99}", "^b.yaml: a history has 160 steps .*lower data.window"),
         ("data: {window: 1}", "b.yaml: data: window must be at least 2, got 1"),
         ("[1, 2]", r"b.yaml must hold sections such as model and training, got \[1, 2\]"),
@@ -107,9 +124,13 @@ def test_values_that_do_not_go_together_are_blamed_on_all_of_their_files_and_no_
         write(x="model: {latents: 2}\ntraining: {steps: 3}", y="model: {heads: 3}")
     with pytest.raises(OptionError, match=r"^y\.yaml, z\.yaml: model: width must be a multiple of heads, got 10 and 3"):
         write(x="model: {heads: 5}", y="model: {width: 10}", z="model: {heads: 3}")
-    with pytest.raises(OptionError, match=r"^x\.yaml, y\.yaml: training\.token_budget must be at least 150, .* got 100"):
+    with pytest.raises(
+        OptionError, match=r"^x\.yaml, y\.yaml: training\.token_budget must be at least 150, .* got 100"
+    ):
         write(x="data: {window: 50, depth: 2}", y="training: {token_budget: 100}", z="model: {heads: 2}")
-    with pytest.raises(OptionError, match=r"^x\.yaml, y\.yaml: unknown option 'epsilon' in algorithm ppo: it is one of q_learning"):
+    with pytest.raises(
+        OptionError, match=r"^x\.yaml, y\.yaml: unknown option 'epsilon' in algorithm ppo: it is one of q_learning"
+    ):
         write(x="algorithm: {epsilon: 0.5}", y="algorithm: {name: ppo}")
 
 
@@ -156,7 +177,9 @@ def test_what_no_yaml_can_be_made_of_is_one_line(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["distill.py", "config.py", "config", "config/../config/env/darkroom.yaml", "config/env/../../distill.py"])
+@pytest.mark.parametrize(
+    "name", ["distill.py", "config.py", "config", "config/../config/env/darkroom.yaml", "config/env/../../distill.py"]
+)
 def test_nothing_but_the_files_of_config_comes_with_brim(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="does not exist, and does not come with brim"):
@@ -170,7 +193,9 @@ def test_the_budget_that_is_asked_for_holds_every_sample_and_no_less_does(window
     data, longest = CutConfig(window=window, depth=depth), min((depth + 1) * window, histories.steps)
     DistillConfig(histories=histories, data=data, training=TrainingConfig(token_budget=longest))
     if longest > 1:
-        with pytest.raises(OptionError, match=f"training.token_budget must be at least {longest}, .*, got {longest - 1};"):
+        with pytest.raises(
+            OptionError, match=f"training.token_budget must be at least {longest}, .*, got {longest - 1};"
+        ):
             DistillConfig(histories=histories, data=data, training=TrainingConfig(token_budget=longest - 1))
 
 
@@ -179,7 +204,9 @@ def test_what_is_not_yaml_and_what_is_not_there_are_errors(write):
         write(b="model:\n  width: 3: 4\n")
     with pytest.raises(DataError, match=r"b\.yaml:3 is not YAML: the key 'width' comes twice"):
         write(b="model:\n  width: 3\n  width: 4\n")
-    with pytest.raises(DataError, match=r'config/env/darkrom.yaml does not exist, .*Did you mean "config/env/darkroom.yaml"\?'):
+    with pytest.raises(
+        DataError, match=r'config/env/darkrom.yaml does not exist, .*Did you mean "config/env/darkroom.yaml"\?'
+    ):
         load_config(["config/env/darkrom.yaml"])
 
 
@@ -212,7 +239,9 @@ options = st.builds(
         seed=st.integers(0, 99),
     ),
     data=st.builds(CutConfig, window=st.integers(2, 50)),
-    training=st.builds(TrainingConfig, seeds=st.lists(st.integers(0, 9), min_size=1, unique=True).map(tuple), steps=st.integers(1, 99)),
+    training=st.builds(
+        TrainingConfig, seeds=st.lists(st.integers(0, 9), min_size=1, unique=True).map(tuple), steps=st.integers(1, 99)
+    ),
 )
 
 
@@ -224,7 +253,9 @@ def test_options_survive_being_written_and_read(config):
 
 def test_a_resumed_run_may_change_what_does_not_reach_the_weights_and_nothing_else():
     before = DistillConfig()
-    replace(before.with_training(seeds=(5,), save_every=7, log_every=1), evaluation=EvaluationConfig(episodes=9)).check_resumed(before)
+    replace(
+        before.with_training(seeds=(5,), save_every=7, log_every=1), evaluation=EvaluationConfig(episodes=9)
+    ).check_resumed(before)
     with pytest.raises(MismatchError, match=r"algorithm.seed \(0 -> 1\), training.steps \(1000 -> 5\)"):
         replace(before.with_training(steps=5), histories=HistoryConfig(seed=1)).check_resumed(before)
     with pytest.raises(MismatchError, match=r"algorithm.name \(q_learning -> ppo\)"):

@@ -1,4 +1,6 @@
-"""The files of a distillation: somebody's are never lost, damaged ones are made again or named, and a run says so before it trains."""
+"""The files of a distillation: somebody's are never lost, damaged ones are made again or named, and a run says so
+before it trains.
+"""
 
 import json
 from dataclasses import replace
@@ -85,7 +87,9 @@ def text(path):
 def test_a_file_of_somebody_else_is_never_overwritten_with_histories(tmp_path, write):
     write(path := tmp_path / HISTORIES)
     before = path.read_bytes()
-    with pytest.raises(OptionError, match=rf"{HISTORIES} is not a file of `brim train distill`, .*; choose another --output"):
+    with pytest.raises(
+        OptionError, match=rf"{HISTORIES} is not a file of `brim train distill`, .*; choose another --output"
+    ):
         train_distill(TINY, output=tmp_path, on_step=never)
     assert path.read_bytes() == before
     assert not (tmp_path / "run.json").exists()
@@ -209,7 +213,9 @@ def test_every_step_is_logged_and_reported_with_the_epoch_of_its_batch(tmp_path)
     planned = [epoch for epoch in range(12) for _ in sampler][:12]
     assert planned.count(0) < 12  # an epoch ends on the way
     assert reported == planned
-    assert [json.loads(line)["epoch"] for line in (tmp_path / "run" / "seed-0" / "log.jsonl").read_bytes().splitlines()] == planned
+    assert [
+        json.loads(line)["epoch"] for line in (tmp_path / "run" / "seed-0" / "log.jsonl").read_bytes().splitlines()
+    ] == planned
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -220,7 +226,9 @@ def test_a_directory_where_a_checkpoint_goes_is_noticed_before_training(tmp_path
     stray = output / "seed-1" / "checkpoint-00000012"
     stray.mkdir(parents=True)
     (stray / "model.safetensors").write_bytes(b"weights")
-    with pytest.raises(OptionError, match=r"seed-1/checkpoint-00000012 is not a checkpoint: it has no state\.json; remove it"):
+    with pytest.raises(
+        OptionError, match=r"seed-1/checkpoint-00000012 is not a checkpoint: it has no state\.json; remove it"
+    ):
         train_distill(config, output=output, resume=resume, on_step=never)
     (stray / "model.safetensors").unlink()  # an empty one is in nobody's way
     train_distill(config, output=output, resume=resume)
@@ -233,7 +241,9 @@ def test_a_checkpoint_without_its_state_is_not_gone_on_from_in_silence(done):
         train_distill(TINY, output=done, resume=True, on_step=never)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{", '{"checksum": 1}', '{"format": "brim.distill-checkpoint/1", "checksum": "0"}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "{", '{"checksum": 1}', '{"format": "brim.distill-checkpoint/1", "checksum": "0"}']
+)
 def test_a_damaged_state_of_any_seed_is_noticed_before_training(done, text):
     (done / "seed-0" / "checkpoint-00000012" / "state.json").write_text(text)
     with pytest.raises(DamagedError):
@@ -248,7 +258,13 @@ def test_a_file_in_the_place_of_a_seed_is_an_error_of_ours(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": "brim.distill/1", "config": 3}', '{"format": "brim.distill/1", "config": {"model": {"width": "x"}}}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": "brim.distill/1", "config": 3}',
+        '{"format": "brim.distill/1", "config": {"model": {"width": "x"}}}',
+    ],
 )
 def test_options_that_cannot_be_read_are_an_error_that_names_the_file(tmp_path, text):
     (tmp_path / "run.json").write_text(text)

@@ -25,7 +25,13 @@ def bare(tmp_path):
     """Options that name neither model nor data."""
     batching = BatchingConfig(token_budget=128)
     return SftConfig(
-        output=str(tmp_path / "run"), batching=batching, learning_rate=1e-2, save_every=2, log_every=1, tensorboard=False, max_steps=4
+        output=str(tmp_path / "run"),
+        batching=batching,
+        learning_rate=1e-2,
+        save_every=2,
+        log_every=1,
+        tensorboard=False,
+        max_steps=4,
     )
 
 
@@ -34,7 +40,12 @@ def llama(seed=0):
 
     torch.manual_seed(seed)
     shape = LlamaConfig(
-        vocab_size=259, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=256
+        vocab_size=259,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=256,
     )
     return LlamaForCausalLM(shape)
 
@@ -120,8 +131,16 @@ def test_a_tokenizer_of_transformers_is_taken_as_it_is(bare):
             "a causal language model of transformers, got Linear",
         ),
         ({"model": "tiny", "data": ["text"]}, DataError, "row 0 of the data is a str"),
-        ({"model": "tiny", "data": [{"text": object()}]}, DataError, "row 0 of the data cannot be written as JSON: a value is a object"),
-        ({"model": "tiny", "data": ROWS, "tokenizer": 3}, OptionError, "tokenizer must be a name or a tokenizer of brim"),
+        (
+            {"model": "tiny", "data": [{"text": object()}]},
+            DataError,
+            "row 0 of the data cannot be written as JSON: a value is a object",
+        ),
+        (
+            {"model": "tiny", "data": ROWS, "tokenizer": 3},
+            OptionError,
+            "tokenizer must be a name or a tokenizer of brim",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing_behind(bare, given, error, message):

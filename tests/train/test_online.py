@@ -37,7 +37,14 @@ def online(options, server):
         values = {"data": "", "schedule": "constant", "save_every": 2, "batching": BatchingConfig(token_budget=512)}
         base = options(name, **{**values, **(sft or {})})
         training = {option.name: getattr(base, option.name) for option in fields(CausalConfig)}
-        where = {"host": server.host, "port": server.port, "games": ("lights",), "difficulty_range": (0.3, 0.3), "lanes": 4, "max_steps": 4}
+        where = {
+            "host": server.host,
+            "port": server.port,
+            "games": ("lights",),
+            "difficulty_range": (0.3, 0.3),
+            "lanes": 4,
+            "max_steps": 4,
+        }
         playing = {"rounds": 3, "episodes_per_round": 6, "min_samples": 4, "window_microbatches": 4, "passes": 1}
         return OnlineConfig(**training, gym=GymConfig(**{**where, **(gym or {})}), **{**playing, **changes})
 
@@ -101,10 +108,19 @@ def test_two_ranks_have_one_memory_and_learn_what_one_rank_learns(online):
 
 
 def test_a_small_model_comes_to_solve_puzzles_it_has_never_seen(online, tmp_path):
-    """Lights Out: three presses of 25 in any order. A model that learned nothing, or from the wrong actions, stays where it began."""
+    """Lights Out: three presses of 25 in any order.
+
+    A model that learned nothing, or from the wrong actions, stays where it began.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {
+        "vocab_size": 259,
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(tmp_path / "model")
     changes = {
@@ -158,12 +174,21 @@ def test_data_is_remembered_from_the_start(online, small):
 
 def test_no_action_of_the_model_is_trained_on_that_is_too_old(online):
     """Also not at the end of the last pass through a window."""
-    changes = {"guided": 0.0, "learn_from": "all", "rounds": 4, "passes": 2, "window_microbatches": 3, "overlap_fraction": 1.0}
+    changes = {
+        "guided": 0.0,
+        "learn_from": "all",
+        "rounds": 4,
+        "passes": 2,
+        "window_microbatches": 3,
+        "overlap_fraction": 1.0,
+    }
     ages = {}
     for most in (6, None):
         config = online(f"most-{most}", max_staleness=most, **changes)
         played = {report.round: report.step for report in train_online(config).rounds}
-        trained_at = [(step - 1, int(str(id).split("@")[1].split("/")[0]) // 6) for _, step, id in trained(Path(config.output))]
+        trained_at = [
+            (step - 1, int(str(id).split("@")[1].split("/")[0]) // 6) for _, step, id in trained(Path(config.output))
+        ]
         ages[most] = max(step - played[number] for step, number in trained_at)
     assert ages[6] <= 6 < ages[None]
     with pytest.raises(OptionError, match="a window takes up to 6 steps"):
@@ -223,14 +248,24 @@ def test_more_rounds_do_not_change_the_learning_rate_and_fewer_are_refused(onlin
     assert set(rates) == {1e-3}
     with pytest.raises(OptionError, match="3 rounds were played already, and 2 were asked for"):
         train_online(replace(config, rounds=2), resume=find_checkpoint(config.output))
-    again = train_online(replace(config, rounds=3, gym=replace(config.gym, port=free_port())), resume=find_checkpoint(config.output))
+    again = train_online(
+        replace(config, rounds=3, gym=replace(config.gym, port=free_port())), resume=find_checkpoint(config.output)
+    )
     assert again.sft.taken == 0, "a run that is complete needs no server"
 
 
 def test_positions_that_the_model_cannot_read_are_given_up_and_counted(online, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    shape = {"vocab_size": 259, "n_positions": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 257, "eos_token_id": 258}
+    shape = {
+        "vocab_size": 259,
+        "n_positions": 60,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "bos_token_id": 257,
+        "eos_token_id": 258,
+    }
     GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(tmp_path / "model")
     sft = {"model": str(tmp_path / "model"), "tokenizer": "byte"}
     config = online(sft=sft, rounds=2, gym={"games": ("lights", "nqueens")}, episodes_per_round=12)
@@ -243,7 +278,11 @@ def test_positions_that_the_model_cannot_read_are_given_up_and_counted(online, t
 @pytest.mark.parametrize(("priority", "field"), [("reward", "reward"), ("difficulty", "difficulty")])
 def test_what_has_priority_is_trained_on_more_often(online, tmp_path, priority, field):
     low, high = (0.0, 20.0) if priority == "reward" else (0.7, 0.3)  # play begins on the easy side
-    rows = [{"id": f"{n}-{value}", "prompt": "p", "response": "r" * 8, field: value} for n in range(40) for value in (low, high)]
+    rows = [
+        {"id": f"{n}-{value}", "prompt": "p", "response": "r" * 8, field: value}
+        for n in range(40)
+        for value in (low, high)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = {}
     for name in ("none", priority):

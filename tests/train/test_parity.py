@@ -13,14 +13,29 @@ from brim.train.step import Stepper
 
 EOS = 60
 SHAPE = {"vocab_size": 64, "pad_token_id": EOS, "eos_token_id": EOS, "bos_token_id": 61}
-LLAMA = {**SHAPE, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA = {
+    **SHAPE,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA, max_position_embeddings=128)),
-    "mistral, sliding window": lambda: MistralForCausalLM(MistralConfig(**LLAMA, max_position_embeddings=128, sliding_window=8)),
-    "gpt2, learned positions": lambda: GPT2LMHeadModel(GPT2Config(**SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=128)),
+    "mistral, sliding window": lambda: MistralForCausalLM(
+        MistralConfig(**LLAMA, max_position_embeddings=128, sliding_window=8)
+    ),
+    "gpt2, learned positions": lambda: GPT2LMHeadModel(
+        GPT2Config(**SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+    ),
 }
 SAMPLES = [
-    Sample(f"s{i}", [*np.random.default_rng(i).integers(0, 64, length - 1), EOS], [0] * (length // 3) + [1] * (length - length // 3))
+    Sample(
+        f"s{i}",
+        [*np.random.default_rng(i).integers(0, 64, length - 1), EOS],
+        [0] * (length // 3) + [1] * (length - length // 3),
+    )
     for i, length in enumerate([1, 2, 3, 40, 17, 29, 5, 11, 23, 8, 31, 2])
 ]
 
@@ -55,7 +70,9 @@ def test_packed_padded_and_alone_give_the_same_loss_and_gradients(name, attentio
     loss, gradients = of(model, attention if attention != "auto" else "eager", ALONE)
     for batching in (PADDED, PACKED):
         if batching is PACKED and name.startswith("mistral") and attention in ("sdpa", "eager"):
-            with pytest.raises(OptionError, match=f"does not keep the samples of a packed row apart with the attention {attention}"):
+            with pytest.raises(
+                OptionError, match=f"does not keep the samples of a packed row apart with the attention {attention}"
+            ):
                 of(model, attention, batching)  # one mask cannot say which layers slide
             continue
         other, others = of(model, attention, batching)

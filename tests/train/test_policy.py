@@ -63,7 +63,8 @@ def test_actions_come_as_often_as_the_model_says():
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.text("ab 12", min_size=1, max_size=6).map(str.strip).filter(bool), min_size=1, max_size=8, unique=True), st.integers(0, 99)
+    st.lists(st.text("ab 12", min_size=1, max_size=6).map(str.strip).filter(bool), min_size=1, max_size=8, unique=True),
+    st.integers(0, 99),
 )
 def test_an_answer_is_one_of_the_actions_whatever_the_temperature(actions, number):
     for temperature in (0.0, 0.5, 5.0):
@@ -76,7 +77,9 @@ def test_a_draw_depends_on_the_seed_the_episode_and_the_step_and_not_on_who_else
     together = policy.choose([turn(number, step=number % 3) for number in range(40)])
     assert together == [policy.choose([turn(number, step=number % 3)])[0] for number in range(40)]
     assert together != policy.choose([turn(number, step=4) for number in range(40)])
-    assert together != ModelPolicy(Table(), ByteTokenizer(), temperature=3.0, seed=7).choose([turn(n, step=n % 3) for n in range(40)])
+    assert together != ModelPolicy(Table(), ByteTokenizer(), temperature=3.0, seed=7).choose(
+        [turn(n, step=n % 3) for n in range(40)]
+    )
 
 
 def test_without_a_list_the_model_writes_a_line_of_its_own():

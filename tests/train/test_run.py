@@ -92,7 +92,9 @@ class LineRun(Run[RunConfig]):
 
 @pytest.fixture
 def config(tmp_path):
-    return RunConfig(output=str(tmp_path / "line"), learning_rate=0.1, max_steps=60, save_every=25, log_every=20, tensorboard=False)
+    return RunConfig(
+        output=str(tmp_path / "line"), learning_rate=0.1, max_steps=60, save_every=25, log_every=20, tensorboard=False
+    )
 
 
 def train(config, callbacks=()):
@@ -168,5 +170,7 @@ def test_callbacks_are_called_in_order_and_told_of_every_checkpoint(config):
 
 def test_a_loss_that_is_not_finite_names_the_step_and_the_samples(config, monkeypatch):
     monkeypatch.setattr(SquaredError, "forward", lambda self, batch: self.model(batch.x[:, None]).sum() * math.nan)
-    with pytest.raises(BrimError, match=r"the loss is not finite in step 1; the samples are x=-1.00, .*; lower the learning rate"):
+    with pytest.raises(
+        BrimError, match=r"the loss is not finite in step 1; the samples are x=-1.00, .*; lower the learning rate"
+    ):
         train(config)

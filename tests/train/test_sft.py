@@ -58,7 +58,9 @@ def test_the_loss_goes_down_and_the_model_loads_where_it_was_left(options):
 
 def test_a_run_follows_its_plan_to_the_sample(options, small, tmp_path):
     lengths = build_lengths(small / "train.jsonl", tmp_path / "lengths.brim").cache
-    plan = BatchPlan.build(lengths, BatchingConfig(token_budget=1024, microbatches_per_step=3, **TRUNCATED), num_epochs=2)
+    plan = BatchPlan.build(
+        lengths, BatchingConfig(token_budget=1024, microbatches_per_step=3, **TRUNCATED), num_epochs=2
+    )
     plan.save(tmp_path / "plan")
     config = options(batchplan=str(tmp_path / "plan"), batching=BatchingConfig())
     train_sft(config)
@@ -140,7 +142,9 @@ def test_accumulating_packing_and_padding_give_the_same_first_step(options):
     ways = [
         BatchingConfig(token_budget=1 << 15, overflow_max=512, **TRUNCATED),
         BatchingConfig(token_budget=1024, overflow_max=512, microbatches_per_step=100, **TRUNCATED),
-        BatchingConfig(token_budget=1024, microbatches_per_step=100, packing=PackingConfig(max_length=512), **TRUNCATED),
+        BatchingConfig(
+            token_budget=1024, microbatches_per_step=100, packing=PackingConfig(max_length=512), **TRUNCATED
+        ),
         BatchingConfig(token_budget=1024, overflow_max=512, microbatches_per_step=100, max_sequences=1, **TRUNCATED),
     ]
     for number, batching in enumerate(ways):
@@ -168,7 +172,12 @@ def test_evaluation_on_other_data_is_the_mean_over_what_is_learned(options, smal
     train_sft(config)
     evaluated = [line["eval_loss"] for line in log(config) if "eval_loss" in line]
     assert len(evaluated) == 2
-    whole = options("whole", batching=BatchingConfig(token_budget=1 << 16, overflow_max=1024, **TRUNCATED), max_steps=1, learning_rate=1e-9)
+    whole = options(
+        "whole",
+        batching=BatchingConfig(token_budget=1 << 16, overflow_max=1024, **TRUNCATED),
+        max_steps=1,
+        learning_rate=1e-9,
+    )
     train_sft(whole)
     assert evaluated[0] == pytest.approx(log(whole)[0]["loss"], rel=0.02)  # the same but for dropout
 
@@ -296,7 +305,11 @@ def refused(config, error, match, *, resume=None, begun=False):
 
 def test_models_that_do_not_fit_are_refused(options, small, tmp_path):
     for name in (str(tmp_path / "nowhere" / "model"), "model", "nobody/nothing"):
-        refused(options(model=name), OptionError, f"the model {name} is neither a directory nor in the local Hugging Face cache")
+        refused(
+            options(model=name),
+            OptionError,
+            f"the model {name} is neither a directory nor in the local Hugging Face cache",
+        )
     refused(options(model=str(small / "train.jsonl")), OptionError, "is a file; give a directory")
     refused(options(model=str(small)), OptionError, "did you mean .*/model")
     (tmp_path / "empty").mkdir()
@@ -304,12 +317,19 @@ def test_models_that_do_not_fit_are_refused(options, small, tmp_path):
     refused(options(tokenizer="gpt2"), OptionError, "the tokenizer gpt2 has 50257 tokens, the model .* knows 259")
     long = options(batching=BatchingConfig(token_budget=8192))
     (tmp_path / "long.jsonl").write_text(json.dumps({"id": "too-long", "text": "x" * 3000}) + "\n")
-    refused(SftConfig(**{**vars(long), "data": str(tmp_path / "long.jsonl")}), LengthError, "sample 'too-long' has 3001 tokens, the model")
+    refused(
+        SftConfig(**{**vars(long), "data": str(tmp_path / "long.jsonl")}),
+        LengthError,
+        "sample 'too-long' has 3001 tokens, the model",
+    )
 
 
 def test_a_plan_of_other_data_or_another_tokenizer_is_refused(options, small, tmp_path):
     (tmp_path / "other.jsonl").write_bytes((small / "train.jsonl").read_bytes().replace(b"the", b"die"))
-    for name, data, tokenizer in (("data", tmp_path / "other.jsonl", "byte"), ("tokenizer", small / "train.jsonl", "gpt2")):
+    for name, data, tokenizer in (
+        ("data", tmp_path / "other.jsonl", "byte"),
+        ("tokenizer", small / "train.jsonl", "gpt2"),
+    ):
         lengths = build_lengths(data, tmp_path / f"{name}.brim", tokenizer).cache
         BatchPlan.build(lengths, BatchingConfig(token_budget=1024, **TRUNCATED)).save(tmp_path / name)
         refused(options(batchplan=str(tmp_path / name)), MismatchError, f"built for (other|another) {name}")
@@ -340,7 +360,9 @@ def test_evaluation_data_and_padding_that_do_not_fit_the_model_are_refused(optio
     (tmp_path / "long.jsonl").write_text(json.dumps({"id": "long", "text": "x" * 3000}) + "\n")
     wide = BatchingConfig(token_budget=8192, overflow_max=600, **TRUNCATED)
     refused(
-        options(eval_data=str(tmp_path / "long.jsonl"), batching=BatchingConfig(token_budget=4096)), LengthError, "sample 'long' has 3001"
+        options(eval_data=str(tmp_path / "long.jsonl"), batching=BatchingConfig(token_budget=4096)),
+        LengthError,
+        "sample 'long' has 3001",
     )
     (tmp_path / "foreign.jsonl").write_text(json.dumps({"id": "x", "input_ids": [1, 5000]}) + "\n")
     refused(options(eval_data=str(tmp_path / "foreign.jsonl"), batching=wide), MismatchError, "holds the token 5000")
@@ -372,11 +394,15 @@ def test_resuming_from_another_plan_or_nothing_is_refused(options, small, tmp_pa
     with pytest.raises(MismatchError, match=r"run is resumed: learning_rate \(0.001 -> 0.5\)"):
         config.resumed(learning_rate=0.5)
     assert config.resumed(save_every=7, data=f"{config.data.rpartition('/')[0]}/./train.jsonl").save_every == 7
-    with pytest.raises(MismatchError, match=r"batching.token_budget \(1024 -> 4096\), batching.overflow \(truncate -> error\)"):
+    with pytest.raises(
+        MismatchError, match=r"batching.token_budget \(1024 -> 4096\), batching.overflow \(truncate -> error\)"
+    ):
         config.resumed(batching=BatchingConfig())
 
 
-@pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "model/model.safetensors", "model/config.json"])
+@pytest.mark.parametrize(
+    "name", ["state.json", "optimizer.safetensors", "model/model.safetensors", "model/config.json"]
+)
 @pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])
 def test_a_damaged_checkpoint_is_named_with_the_one_before_it(options, checkpoints, name, how, tmp_path):
     run = tmp_path / "copy"
@@ -429,7 +455,9 @@ def poisoned(small, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_a_repro(options, poisoned):
     config = options(**poisoned, save_every=1)
-    with pytest.raises(BrimError, match=r"the loss of step \d+ is not finite: microbatch \d+ of epoch 0, samples .*'bad'") as caught:
+    with pytest.raises(
+        BrimError, match=r"the loss of step \d+ is not finite: microbatch \d+ of epoch 0, samples .*'bad'"
+    ) as caught:
         train_sft(config)
     directory = next(Path(config.output).glob("not-finite-*"))
     assert str(directory / "repro.py") in str(caught.value)
@@ -471,7 +499,9 @@ def test_a_failed_step_of_version_0_5_0_still_loads(small, tmp_path):
     assert (batch.is_flat, batch.spec.lengths.tolist(), batch.spec.packs) == (True, [3, 2], (("x", "y"),))
     assert math.isfinite(float(module(batch).detach()))
     # What is written now has the same form.
-    save_repro(tmp_path / "again", SftConfig(**config), module.model, module.model.state_dict(), ByteTokenizer(), [batch])
+    save_repro(
+        tmp_path / "again", SftConfig(**config), module.model, module.model.state_dict(), ByteTokenizer(), [batch]
+    )
     (again,) = json.loads((tmp_path / "again" / "repro.json").read_bytes())["batches"]
     assert list(again.items()) == list(facts.items())
     assert load_repro(tmp_path / "again")[1][0].spec == batch.spec
@@ -540,7 +570,9 @@ def test_options_that_cannot_work_are_refused(options, changes, match):
 
 
 def test_options_survive_json(options):
-    config = options(lora_rank=2, lora_targets=("q_proj",), batching=BatchingConfig(packing=PackingConfig(max_length=512)))
+    config = options(
+        lora_rank=2, lora_targets=("q_proj",), batching=BatchingConfig(packing=PackingConfig(max_length=512))
+    )
     assert SftConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -554,7 +586,9 @@ def test_pickled_weights_are_refused_and_never_opened(options, small, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("text", "reason"), [('{"model_type": "nonsense"}', "nonsense"), ('{"model', "not a valid JSON")])
+@pytest.mark.parametrize(
+    ("text", "reason"), [('{"model_type": "nonsense"}', "nonsense"), ('{"model', "not a valid JSON")]
+)
 def test_a_config_that_transformers_cannot_read_is_one_line(options, small, tmp_path, text, reason):
     folder = tmp_path / "odd"
     shutil.copytree(small / "model", folder)

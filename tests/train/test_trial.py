@@ -128,7 +128,12 @@ def test_adapters_and_bfloat16_are_measured_as_they_are_trained(trial, taken):
     work = TrainingWork(trial({"lora_rank": 2, "bf16": True}, drawn=(30, 40)))
     facts = work.facts()
     assert 0 < facts["trained_weights"] < facts["weights"] / 2
-    assert (facts["lora_rank"], facts["dtype"], facts["lengths"], facts["length"]) == (2, "bfloat16", "drawn from the data", 40)
+    assert (facts["lora_rank"], facts["dtype"], facts["lengths"], facts["length"]) == (
+        2,
+        "bfloat16",
+        "drawn from the data",
+        40,
+    )
     work.prepare(100)()
     assert all("lora" in name for name in work._stepper.weights)
     assert taken[0][0][0].cu_seqlens.tolist() == [0, 30, 70, 100]
@@ -138,7 +143,12 @@ def test_what_was_measured_is_said(trial):
     facts = TrainingWork(trial({"attention": "sdpa"})).facts()
     assert facts["attention"] == "sdpa"
     assert facts["device"] == "cpu" if not torch.cuda.is_available() else facts["device"]
-    assert (facts["torch"], facts["layout"], facts["length"], facts["tokenizer"]) == (torch.__version__, "packed", 50, "byte")
+    assert (facts["torch"], facts["layout"], facts["length"], facts["tokenizer"]) == (
+        torch.__version__,
+        "packed",
+        50,
+        "byte",
+    )
     assert facts["weights"] == facts["trained_weights"]
 
 
@@ -146,7 +156,9 @@ def test_segments_longer_than_the_model_has_positions_are_refused(trial):
     TrainingWork(trial(length=2048))
     with pytest.raises(LengthError, match=r"a length of 2049 is more than the model .* has positions: 2048"):
         TrainingWork(trial(length=2049))
-    with pytest.raises(LengthError, match=r"a sample has 3000 tokens, .* has 2048 positions; measure with --length 2048"):
+    with pytest.raises(
+        LengthError, match=r"a sample has 3000 tokens, .* has 2048 positions; measure with --length 2048"
+    ):
         TrainingWork(trial(drawn=(5, 3000)))
 
 

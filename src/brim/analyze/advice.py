@@ -13,7 +13,9 @@ ENOUGH = 1.02
 
 
 def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> Strategy:
-    """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to it."""
+    """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to
+    it.
+    """
     planned = [strategy for strategy in strategies if strategy.options]
     best = min(planned, key=lambda strategy: strategy.price(capacity))
     simple = next(strategy for strategy in planned if strategy.name == WINDOWS)
@@ -25,19 +27,27 @@ def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> 
     before, chosen = strategies[0], choose_strategy(strategies, capacity)
     gain = chosen.speedup(before, capacity)
     if gain < ENOUGH:
-        return f"No way of batching gains anything worth having on these lengths: {before.name} waste {before.fill.waste:.1%}."
+        return (
+            f"No way of batching gains anything worth having on these lengths: {before.name} waste "
+            f"{before.fill.waste:.1%}."
+        )
     gained = f"padding falls from {before.fill.waste:.1%} with {before.name} to {chosen.fill.waste:.1%}"
     verb = "costs" if capacity is None else "takes"
     speed = f"an epoch {verb} {gain:.1f} times less" if gain >= 1.15 else f"an epoch {verb} {1 - 1 / gain:.0%} less"
     speed += "" if capacity is None else " time by what was measured"
-    return f"Choose {chosen.name} (brim plan build {chosen.options}): {gained}, and {speed}{_beside(strategies, chosen, capacity)}."
+    return (
+        f"Choose {chosen.name} (brim plan build {chosen.options}): {gained}, and "
+        f"{speed}{_beside(strategies, chosen, capacity)}."
+    )
 
 
 def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity | None) -> str:
     """How the other candidate compares: windows beside packing, packing beside anything else."""
     packed = next((one for one in strategies if one.name.startswith("packed")), None)
     if packed is None:
-        return "; samples of different structures never share a batch, so none is padded with parts that it does not have"
+        return (
+            "; samples of different structures never share a batch, so none is padded with parts that it does not have"
+        )
     if chosen is not packed:
         more = 1 - 1 / packed.speedup(chosen, capacity)
         if more > 0.0005:
@@ -45,7 +55,8 @@ def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity
         return "; packing would save nothing more"
     windows = next(one for one in strategies if one.name == WINDOWS)
     return (
-        f"; a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} more with sorted windows"
+        f"; a model that cannot keep the samples of a row apart pays {chosen.speedup(windows, capacity) - 1:.0%} "
+        "more with sorted windows"
     )
 
 
@@ -62,15 +73,16 @@ def notes(
     chosen = choose_strategy(strategies, capacity)
     if capacity is not None and chosen.peak > capacity.largest.size:
         found.append(
-            f"The largest batch of {chosen.name} has {chosen.peak:,} {capacity.unit}, and {capacity.largest.size:,} is the most that was "
-            f"measured to fit: plan with -b {capacity.largest.size}{_or_cut(counts, capacity.largest.size)}."
+            f"The largest batch of {chosen.name} has {chosen.peak:,} {capacity.unit}, and {capacity.largest.size:,} "
+            "is the most that was measured to fit: plan with -b "
+            f"{capacity.largest.size}{_or_cut(counts, capacity.largest.size)}."
         )
     too_long = counts.samples - counts.up_to(limit).samples
     if too_long:
         share = "1 sample is" if too_long == 1 else f"{too_long:,} samples are"
         found.append(
-            f"{share} longer than {limit:,} and counted as cut to it; a plan is told what to do with such samples by --overflow, and the "
-            f"longest has {int(counts.lengths[-1]):,} tokens."
+            f"{share} longer than {limit:,} and counted as cut to it; a plan is told what to do with such samples by "
+            f"--overflow, and the longest has {int(counts.lengths[-1]):,} tokens."
         )
     if analysis is not None and best is not None:
         now = next(one for one in strategies if one.name.endswith("buckets now"))
@@ -78,8 +90,8 @@ def notes(
     fixed = next((one for one in strategies if one.name.endswith("optimal buckets")), None)
     if fixed is not None and fixed.shapes > 1:
         found.append(
-            f"For a model that compiles one program per shape: {fixed.name} (brim plan build {fixed.options}) give {fixed.shapes} shapes "
-            f"at {fixed.fill.ratio:.1%} fill."
+            f"For a model that compiles one program per shape: {fixed.name} (brim plan build {fixed.options}) give "
+            f"{fixed.shapes} shapes at {fixed.fill.ratio:.1%} fill."
         )
     return tuple(found)
 
@@ -93,10 +105,13 @@ def _about_buckets(analysis: BucketAnalysis, now: Strategy, best: BucketSuggesti
     empty = [bucket for bucket in analysis.buckets if not bucket.sample_count]
     if empty:
         ends = ", ".join(f"{bucket.bucket_max_length:,}" for bucket in empty)
-        found.append(f"{'This bucket is' if len(empty) == 1 else 'These buckets are'} empty: the one{'s' * (len(empty) > 1)} up to {ends}.")
+        found.append(
+            f"{'This bucket is' if len(empty) == 1 else 'These buckets are'} empty: the one{'s' * (len(empty) > 1)} "
+            f"up to {ends}."
+        )
     if best.analysis.efficiency > now.fill.ratio + 0.0005:
         found.append(
-            f"The buckets as they are fill {now.fill.ratio:.1%}; the best {best.num_buckets} fill {best.analysis.efficiency:.1%}: "
-            f"{bucket_flags(best.bucket_spec)}."
+            f"The buckets as they are fill {now.fill.ratio:.1%}; the best {best.num_buckets} fill "
+            f"{best.analysis.efficiency:.1%}: {bucket_flags(best.bucket_spec)}."
         )
     return found

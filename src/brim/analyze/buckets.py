@@ -75,7 +75,8 @@ class BucketAnalysis:
             fill = f"{bucket.efficiency:.1%}" if bucket.sample_count else "-"
             lines.append(
                 f"{low:>{high}}-{bucket.bucket_max_length:<{high}} {bucket.sample_count:>{numbers},} {fill:>6} "
-                f"{self._share_of_waste(bucket):>8.1%} {bar(bucket.efficiency if bucket.sample_count else 0, width)}".rstrip()
+                f"{self._share_of_waste(bucket):>8.1%} "
+                f"{bar(bucket.efficiency if bucket.sample_count else 0, width)}".rstrip()
             )
         fill = f"{self.efficiency:.1%}" if self.num_samples else "-"
         lines.append(f"{'all':<{2 * high + 1}} {self.num_samples:>{numbers},} {fill:>6}")
@@ -85,7 +86,12 @@ class BucketAnalysis:
 
     def _repr_html_(self) -> str:
         rows = [
-            [f"{low:,}-{bucket.bucket_max_length:,}", bucket.sample_count, f"{self._share_of_waste(bucket):.1%}", bucket.efficiency]
+            [
+                f"{low:,}-{bucket.bucket_max_length:,}",
+                bucket.sample_count,
+                f"{self._share_of_waste(bucket):.1%}",
+                bucket.efficiency,
+            ]
             for low, bucket in zip(self._lows(), self.buckets, strict=True)
         ]
         rows.append(["all", self.num_samples, "100.0%" if self.waste else "-", self.efficiency])

@@ -1,4 +1,7 @@
-"""`LengthCounts`: how often each length occurs. All that most analyses need: ten million lengths become a few thousand numbers once."""
+"""`LengthCounts`: how often each length occurs.
+
+All that most analyses need: ten million lengths become a few thousand numbers once.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +23,8 @@ SomeLengths = LengthCache | Mapping[Any, int] | NDArray[np.integer[Any]] | Itera
 
 
 def as_table(lengths: "SomeLengths | LengthCounts") -> LengthCache:
-    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other, counts.
+    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other,
+    counts.
 
     Raises:
         DataError: There are none, or one is negative or not an integer.
@@ -88,7 +92,9 @@ class LengthCounts:
         return LengthCounts(*merge_counts(np.minimum(self.lengths, longest), self.counts))
 
     def sums(self, ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Samples and tokens in ranges of length: range i ends with the length `ends[i]` and starts behind the one before. Ends ascend."""
+        """Samples and tokens in ranges of length: range i ends with the length `ends[i]` and starts behind the one
+        before. Ends ascend.
+        """
         places = np.searchsorted(self.lengths, ends, side="right")
         samples = np.concatenate([[0], self.below])[places]
         tokens = np.concatenate([[0], np.cumsum(self.lengths * self.counts)])[places]

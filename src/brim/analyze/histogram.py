@@ -61,11 +61,15 @@ class LengthHistogram:
         digits, numbers = len(str(self.longest)), len(f"{most:,}")
         lines: list[str] = []
         for bin in self.bins:
-            lines.append(f"{bin.low:>{digits}}-{bin.high:<{digits}} {bin.count:>{numbers},} {bar(bin.count / most, width)}".rstrip())
+            lines.append(
+                f"{bin.low:>{digits}}-{bin.high:<{digits}} {bin.count:>{numbers},} "
+                f"{bar(bin.count / most, width)}".rstrip()
+            )
             inside = [edge for edge in edges if bin.low <= edge <= bin.high]
             if inside:
                 lines.append(
-                    f"{' ' * (2 * digits + 1)} {' ' * numbers} └ bucket{'s end' if len(inside) > 1 else ' ends'} at {_listed(inside)}"
+                    f"{' ' * (2 * digits + 1)} {' ' * numbers} └ bucket{'s end' if len(inside) > 1 else ' ends'} at "
+                    f"{_listed(inside)}"
                 )
         named = "  ".join(f"p{percent} {length:,}" for percent, length in self.percentiles.items())
         return "\n".join([*lines, f"mean {self.mean:,.1f}  {named}"])
@@ -107,7 +111,9 @@ def compute_length_histogram(lengths: Countable, num_bins: int = 20, bin_width: 
     width = bin_width or ceil_div(longest - shortest + 1, num_bins)
     many = ceil_div(longest - shortest + 1, width)
     if many > MOST_BINS:
-        raise OptionError(f"{many:,} bins of {width} are more than {MOST_BINS:,}, which is more than anyone can read; widen them")
+        raise OptionError(
+            f"{many:,} bins of {width} are more than {MOST_BINS:,}, which is more than anyone can read; widen them"
+        )
     lows = np.arange(shortest, longest + 1, width)
     highs = np.minimum(lows + width - 1, longest)
     samples, _ = counts.sums(highs)

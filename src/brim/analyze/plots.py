@@ -1,4 +1,5 @@
-"""What all pictures of brim share: colours, figures without a window, axes, and files in the format that a name ends in.
+"""What all pictures of brim share: colours, figures without a window, axes, and files in the format that a name ends
+in.
 
 A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
 """

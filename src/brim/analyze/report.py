@@ -1,4 +1,6 @@
-"""`BatchingEfficiencyReport`: lengths, buckets, suggestions and strategies in one place, with a sentence on what to choose."""
+"""`BatchingEfficiencyReport`: lengths, buckets, suggestions and strategies in one place, with a sentence on what to
+choose.
+"""
 
 from dataclasses import dataclass
 from html import escape
@@ -28,7 +30,10 @@ class BatchingEfficiencyReport:
     analysis: BucketAnalysis | None
     """Of the buckets as they are; None if none were given."""
     suggestions: dict[OptimizationGoal, BucketSuggestion]
-    """For every goal, as many buckets as there are now; samples that are too long count as cut. None for nested samples."""
+    """For every goal, as many buckets as there are now; samples that are too long count as cut.
+
+    None for nested samples.
+    """
     strategies: tuple[Strategy, ...]
     """The first one is what the others are compared with."""
     token_budget: int
@@ -62,7 +67,9 @@ class BatchingEfficiencyReport:
         lines = [[*self.COLUMNS], *rows]
         parts.append(
             "\n".join(
-                " ".join(_aligned(cell, size, at) for at, (cell, size) in enumerate(zip(line, sizes, strict=True))).rstrip()
+                " ".join(
+                    _aligned(cell, size, at) for at, (cell, size) in enumerate(zip(line, sizes, strict=True))
+                ).rstrip()
                 for line in lines
             )
         )
@@ -72,11 +79,16 @@ class BatchingEfficiencyReport:
 
     def _strategy(self, one: Strategy, before: Strategy) -> dict[str, Any]:
         shown = {**one.to_dict(), "speedup": one.speedup(before, self.capacity)}
-        return shown if self.capacity is None else {**shown, "seconds": one.price(self.capacity), "bytes": self.capacity.bytes(one.peak)}
+        return (
+            shown
+            if self.capacity is None
+            else {**shown, "seconds": one.price(self.capacity), "bytes": self.capacity.bytes(one.peak)}
+        )
 
     def table(self) -> list[list[Any]]:
-        """The strategies, a line each, as they are shown. Attention is relative to the first; the peak is in tokens, or in bytes where
-        those can be estimated."""
+        """The strategies, a line each, as they are shown. Attention is relative to the first; the peak is in tokens, or
+        in bytes where those can be estimated.
+        """
         before = self.strategies[0]
         return [
             [
@@ -114,9 +126,9 @@ def create_efficiency_report(
 ) -> BatchingEfficiencyReport:
     """What these lengths cost in every way of batching that a user could choose.
 
-    Without a budget: 4096 tokens, or the longest sample if that is more. `bucket_spec` are the buckets in use, if there are any. With a
-    `capacity` (see `brim bench batch-size`), memory and speed-ups are estimated from what was measured. See `compare_strategies` for the
-    other options.
+    Without a budget: 4096 tokens, or the longest sample if that is more. `bucket_spec` are the buckets in use, if there
+    are any. With a `capacity` (see `brim bench batch-size`), memory and speed-ups are estimated from what was measured.
+    See `compare_strategies` for the other options.
 
     Raises:
         DataError: There are no lengths.
@@ -151,7 +163,9 @@ def create_efficiency_report(
         strategies=strategies,
         token_budget=budget,
         advice=advise(strategies, capacity),
-        notes=notes(histogram.counts, limit, analysis, suggestions.get(OptimizationGoal.MINIMIZE_WASTE), strategies, capacity),
+        notes=notes(
+            histogram.counts, limit, analysis, suggestions.get(OptimizationGoal.MINIMIZE_WASTE), strategies, capacity
+        ),
         capacity=capacity,
     )
 

@@ -1,7 +1,8 @@
 """What a data set costs under different ways of batching it: the same samples, about as many in a batch.
 
-Costs are estimates in slots, by the planner's own measure (`plan.deal.cost`): linear in the slots paid for, and in the squared lengths
-that attention sees. Where a machine was measured (`brim bench batch-size`), they become seconds and bytes.
+Costs are estimates in slots, by the planner's own measure (`plan.deal.cost`): linear in the slots paid for, and in the
+squared lengths that attention sees. Where a machine was measured (`brim bench batch-size`), they become seconds and
+bytes.
 """
 
 from collections.abc import Iterator
@@ -57,7 +58,11 @@ class Strategy:
 
     def price(self, capacity: Capacity | None = None) -> float:
         """What an epoch costs: seconds, by what was measured of batches of any size; without a measurement, `cost`."""
-        return self.cost if capacity is None else capacity.seconds.fixed * self.batches + capacity.seconds.per_unit * self.fill.slots
+        return (
+            self.cost
+            if capacity is None
+            else capacity.seconds.fixed * self.batches + capacity.seconds.per_unit * self.fill.slots
+        )
 
     def speedup(self, other: "Strategy", capacity: Capacity | None = None) -> float:
         """How many times cheaper than the other an epoch is."""
@@ -89,14 +94,15 @@ def compare_strategies(
     batch_size: int | None = None,
     seed: int = 42,
 ) -> tuple[Strategy, ...]:
-    """Random batches, length-grouped batches, the buckets that are given, optimal buckets, sorted windows and packed rows.
+    """Random batches, length-grouped batches, the buckets that are given, optimal buckets, sorted windows and packed
+    rows.
 
-    Samples longer than the budget or the last bucket count as cut to that, in all of them. There are as many optimal buckets as given
-    ones, else 8. `batch_size` is that of random and grouped batches: as many samples as a budget holds on average, if not given, so that
-    all strategies take about equally many steps.
+    Samples longer than the budget or the last bucket count as cut to that, in all of them. There are as many optimal
+    buckets as given ones, else 8. `batch_size` is that of random and grouped batches: as many samples as a budget holds
+    on average, if not given, so that all strategies take about equally many steps.
 
-    Nested samples, ragged along several axes, are neither cut nor bucketed nor packed. Random and grouped batches mix their structures, and
-    pay for every axis that one of the samples has.
+    Nested samples, ragged along several axes, are neither cut nor bucketed nor packed. Random and grouped batches mix
+    their structures, and pay for every axis that one of the samples has.
 
     Raises:
         OptionError: A number cannot work.
@@ -162,7 +168,10 @@ def effective_buckets(buckets: BucketSpec, token_budget: int, pad_to_multiple: i
     most = longest_kept(token_budget, None, pad_to_multiple)
     *edges, last = (round_up(width, pad_to_multiple) for width in buckets.widths)
     if edges and edges[-1] > most:
-        raise OptionError(f"bucket edge {buckets.edges[-1]} is above the longest sample that fits, {most} (token_budget {token_budget})")
+        raise OptionError(
+            f"bucket edge {buckets.edges[-1]} is above the longest sample that fits, {most} (token_budget "
+            f"{token_budget})"
+        )
     return BucketSpec.covering(tuple(dict.fromkeys(edges)), min(last, most))
 
 
@@ -178,7 +187,12 @@ class Shared(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         cutting = {} if self.cut is None else {"overflow": "truncate", "overflow_max": self.cut}
-        return {"token_budget": self.token_budget, "pad_to_multiple": self.pad_to_multiple, "seed": self.seed, **cutting}
+        return {
+            "token_budget": self.token_budget,
+            "pad_to_multiple": self.pad_to_multiple,
+            "seed": self.seed,
+            **cutting,
+        }
 
     @property
     def said(self) -> str:
@@ -195,7 +209,9 @@ Planned = tuple[str, str, BatchingConfig]
 
 def _given(buckets: BucketSpec | None, shared: Shared) -> Iterator[Planned]:
     if buckets is not None:
-        config = BatchingConfig.predictable(bucket_edges=buckets.edges, **{**shared.options, "overflow_max": buckets.overflow_max})
+        config = BatchingConfig.predictable(
+            bucket_edges=buckets.edges, **{**shared.options, "overflow_max": buckets.overflow_max}
+        )
         said = shared._replace(cut=None).said + (" --overflow truncate" if shared.cut is not None else "")
         yield f"{buckets.num_buckets} buckets now", f"{said} --predictable {bucket_flags(buckets)}", config
 
@@ -213,26 +229,37 @@ def _optimal(num_buckets: int, shared: Shared) -> Planned:
 
 def _packed(longest: int, pack_length: int | None, shared: Shared) -> Planned:
     """Samples longer than a row are split; where samples are cut as well, which no plan can do, that is refused."""
-    width = pack_length or min(shared.token_budget // shared.pad_to_multiple * shared.pad_to_multiple, max(2048, longest))
+    width = pack_length or min(
+        shared.token_budget // shared.pad_to_multiple * shared.pad_to_multiple, max(2048, longest)
+    )
     options, said = shared.options, f"{shared.said} --pack --pack-max-len {width}"
     if width < longest:
         if shared.cut is not None:
             raise OptionError(
-                f"samples are cut to {shared.cut} tokens, and packed rows of {width} do not hold those; raise it to {longest}"
+                f"samples are cut to {shared.cut} tokens, and packed rows of {width} do not hold those; raise it to "
+                f"{longest}"
             )
         options["overflow"] = "split"
         said += " --overflow split"
-    return f"packed rows of {width}", said, BatchingConfig(packing=PackingConfig(max_length=width, pad_to_max=False), **options)
+    return (
+        f"packed rows of {width}",
+        said,
+        BatchingConfig(packing=PackingConfig(max_length=width, pad_to_max=False), **options),
+    )
 
 
 def random_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
-    """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest along each of [samples, axes]."""
+    """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest along each of [samples,
+    axes].
+    """
     order = permutation(len(axes), seed=seed, purpose="random")
     return _consecutive(f"random batches of {batch_size}", axes[order], batch_size, pad_to_multiple)
 
 
 def grouped_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
-    """What samplers that group by length do: shuffle, sort inside runs of fifty batches, take `batch_size` at a time."""
+    """What samplers that group by length do: shuffle, sort inside runs of fifty batches, take `batch_size` at a
+    time.
+    """
     order = permutation(len(axes), seed=seed, purpose="random")
     run = batch_size * max(1, min(len(axes) // (4 * batch_size), MEGABATCHES))
     lengths = axes.sum(axis=1, dtype=np.int64)
@@ -255,11 +282,23 @@ def _consecutive(name: str, axes: NDArray[np.int32], batch_size: int, multiple: 
 def strategy_of(name: str, columns: EpochColumns, options: str = "") -> Strategy:
     """What a planned epoch costs."""
     rows = np.diff(columns.row_ptr)
-    return _counted(name, options, int(columns.tokens.sum()), rows, columns.width.astype(np.int64), columns.attention.astype(np.float64))
+    return _counted(
+        name,
+        options,
+        int(columns.tokens.sum()),
+        rows,
+        columns.width.astype(np.int64),
+        columns.attention.astype(np.float64),
+    )
 
 
 def _counted(
-    name: str, options: str, tokens: int, rows: NDArray[np.int64], widths: NDArray[np.int64], attention: NDArray[np.float64]
+    name: str,
+    options: str,
+    tokens: int,
+    rows: NDArray[np.int64],
+    widths: NDArray[np.int64],
+    attention: NDArray[np.float64],
 ) -> Strategy:
     """Squares are summed as floats, which round where integers would overflow."""
     slots = rows * widths

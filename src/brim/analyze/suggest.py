@@ -85,7 +85,11 @@ def suggest_bucket_edges(
     counts = count_lengths(lengths)
     kept = counts if max_length is None else counts.up_to(max_length // pad_to_multiple * pad_to_multiple)
     if kept.samples == 0:
-        raise DataError(f"no sample is short enough for max_length {max_length}: the shortest has {int(counts.lengths[0])} tokens")
+        raise DataError(
+            f"no sample is short enough for max_length {max_length}: the shortest has {int(counts.lengths[0])} tokens"
+        )
     widths = widths_for_counts(kept.lengths, kept.counts, num_buckets, multiple=pad_to_multiple, goal=goal)
     spec = BucketSpec(edges=widths[:-1], overflow_max=widths[-1])
-    return BucketSuggestion(goal=goal, analysis=analyze_bucket_efficiency(counts, spec), pad_to_multiple=pad_to_multiple)
+    return BucketSuggestion(
+        goal=goal, analysis=analyze_bucket_efficiency(counts, spec), pad_to_multiple=pad_to_multiple
+    )

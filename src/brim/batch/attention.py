@@ -61,28 +61,34 @@ def segment_attention(
 ) -> "tuple[Tensor, None]":
     """Causal attention inside each segment of one flat row; without `cu_seq_lens_q`, inside each row.
 
-    One call of PyTorch's fused kernel for each segment: memory grows with the longest segment, time with the sum of squares of the
-    segments and not with the square of the row. Has the signature that transformers asks of an attention function.
+    One call of PyTorch's fused kernel for each segment: memory grows with the longest segment, time with the sum of
+    squares of the segments and not with the square of the row. Has the signature that transformers asks of an attention
+    function.
 
     Raises:
-        OptionError: The model asks for something else: a mask, other scores, attention to what comes later, or to earlier calls.
+        OptionError: The model asks for something else: a mask, other scores, attention to what comes later, or to
+        earlier calls.
     """
     for name, what in CHANGES.items():
         if others.get(name) is not None:
             raise OptionError(f"this model {what}, which brim's attention does not; choose --attention eager")
     if attention_mask is not None:
-        raise OptionError("brim's attention takes no mask: segments are told by cu_seq_lens_q, padding belongs at the end of a row")
+        raise OptionError(
+            "brim's attention takes no mask: segments are told by cu_seq_lens_q, padding belongs at the end of a row"
+        )
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         raise OptionError("brim's attention is causal, this model's is not; choose --attention eager")
     if key.shape[2] != query.shape[2]:
         raise OptionError(
-            f"brim's attention is for training: {query.shape[2]} new tokens cannot attend to {key.shape[2]} cached ones; before "
+            f"brim's attention is for training: {query.shape[2]} new tokens cannot attend to {key.shape[2]} cached "
+            f"ones; before "
             'generating, call model.set_attn_implementation("sdpa")'
         )
     bounds = [0, query.shape[2]] if cu_seq_lens_q is None else cu_seq_lens_q.tolist()
     if bounds[-1] != query.shape[2] or (len(bounds) > 2 and query.shape[0] != 1):
         raise OptionError(
-            f"segments end at {bounds[-1]}, but the batch is {query.shape[0]} rows of {query.shape[2]} tokens; it must be one row"
+            f"segments end at {bounds[-1]}, but the batch is {query.shape[0]} rows of {query.shape[2]} tokens; it "
+            "must be one row"
         )
     sizes = [end - start for start, end in pairwise(bounds) if end > start]
     # Split, not sliced: the gradient of a split is one concatenation, that of every slice a tensor of the whole row.
@@ -91,7 +97,9 @@ def segment_attention(
     return torch.cat(attended, dim=2).transpose(1, 2), None  # [rows, length, heads, size]
 
 
-def _attend(query: "Tensor", key: "Tensor", value: "Tensor", window: int | None, dropout: float, scaling: float | None) -> "Tensor":
+def _attend(
+    query: "Tensor", key: "Tensor", value: "Tensor", window: int | None, dropout: float, scaling: float | None
+) -> "Tensor":
     size = query.shape[2]
     band = None if window is None or size <= window else _band(size, window, query.device)
     return torch.nn.functional.scaled_dot_product_attention(
@@ -115,8 +123,8 @@ def _band(size: int, window: int, device: Any) -> "Tensor":
 def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
     """A `BlockMask` for flex_attention over the batch as it is laid out, padded or packed, in rows or flat.
 
-    Which blocks of keys a block of queries has to look at follows from the segments at its edges; the largest array that is ever made
-    is blocks x blocks. Padding attends to nothing.
+    Which blocks of keys a block of queries has to look at follows from the segments at its edges; the largest array
+    that is ever made is blocks x blocks. Padding attends to nothing.
     """
     flex = need("torch.nn.attention.flex_attention", extra="torch", user="brim.batch.attention.block_mask")
     rows, width = batch.shape
@@ -125,12 +133,24 @@ def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
     segments[:, :width] = batch.segment_ids
     first, last = segments.reshape(rows, blocks, block)[:, :, 0], segments.reshape(rows, blocks, block).max(axis=2)
     at = np.arange(blocks)
-    # A row's segments go up and padding comes last: a block holds segments first..last, or nothing if its first token is padding.
-    needed = (last[:, None, :] >= first[:, :, None]) & (first[:, :, None] > 0) & (first[:, None, :] > 0) & (at[:, None] >= at[None, :])
+    # A row's segments go up and padding comes last: a block holds segments first..last, or nothing if its first token
+    # is padding.
+    needed = (
+        (last[:, None, :] >= first[:, :, None])
+        & (first[:, :, None] > 0)
+        & (first[:, None, :] > 0)
+        & (at[:, None] >= at[None, :])
+    )
     # Looked at without a mask: blocks that are in one segment from end to end, and wholly before the queries.
     same = segments.reshape(rows, blocks, block)
     whole = (same.min(axis=2) == last) & (last > 0)
-    full = needed & whole[:, :, None] & whole[:, None, :] & (first[:, :, None] == first[:, None, :]) & (at[:, None] > at[None, :])
+    full = (
+        needed
+        & whole[:, :, None]
+        & whole[:, None, :]
+        & (first[:, :, None] == first[:, None, :])
+        & (at[:, None] > at[None, :])
+    )
     partial = needed & ~full
     ids = torch.from_numpy(segments).to(device)
 
@@ -142,4 +162,6 @@ def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
         order = np.argsort(~of, axis=2, kind="stable").astype(np.int32)
         return torch.from_numpy(counts[:, None]).to(device), torch.from_numpy(order[:, None]).to(device)
 
-    return flex.BlockMask.from_kv_blocks(*columns(partial), *columns(full), BLOCK_SIZE=block, mask_mod=allowed, seq_lengths=(width, width))
+    return flex.BlockMask.from_kv_blocks(
+        *columns(partial), *columns(full), BLOCK_SIZE=block, mask_mod=allowed, seq_lengths=(width, width)
+    )

@@ -3,9 +3,10 @@
 A batch carries the `MicrobatchSpec` it was made from, and reads from it which samples it holds and where it stands in
 the run. Its shape is that of its arrays: a batch laid out flat has other rows than its spec.
 
-Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a token counts is never
-read off its value, so pad = eos is harmless. Positions restart with every segment. The first token of a segment is never a target:
-a model that learns to predict label t + 1 from token t learns nothing across a boundary.
+Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a
+token counts is never read off its value, so pad = eos is harmless. Positions restart with every segment. The first
+token of a segment is never a target: a model that learns to predict label t + 1 from token t learns nothing across a
+boundary.
 """
 
 from dataclasses import dataclass, replace
@@ -69,7 +70,9 @@ class CarriesSpec:
 
 @dataclass(frozen=True, eq=False)
 class Batch(CarriesSpec):
-    """Arrays of [rows, width]; `cu_seqlens` of [segments + 1] are the boundaries of the segments when padding is left out."""
+    """Arrays of [rows, width]; `cu_seqlens` of [segments + 1] are the boundaries of the segments when padding is left
+    out.
+    """
 
     tokens: NDArray[np.integer[Any]]
     segment_ids: NDArray[np.int32]  # 0 = padding

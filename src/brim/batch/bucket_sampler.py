@@ -27,8 +27,8 @@ NUMBERED = re.compile(r"([^=,]+)=(\d+)")
 class BucketSampler(PlanBatchSampler):
     """A batch sampler: lists of row numbers of samples that have one structure and similar lengths.
 
-    Every sample comes once an epoch, over all ranks. Iterating gives one epoch, the next iteration the next one. Pass it
-    to a `DataLoader` as `batch_sampler`, with any number of workers: samplers run in the process of the loader, so
+    Every sample comes once an epoch, over all ranks. Iterating gives one epoch, the next iteration the next one. Pass
+    it to a `DataLoader` as `batch_sampler`, with any number of workers: samplers run in the process of the loader, so
     batches and their order do not depend on the number of workers.
 
     Example:
@@ -59,22 +59,26 @@ class BucketSampler(PlanBatchSampler):
         world_size: int | None = None,
         num_epochs: int = ENDLESS,
     ) -> None:
-        """Measure the data set and plan batches of at most `batch_size` samples, or of at most `token_budget` steps, or both.
+        """Measure the data set and plan batches of at most `batch_size` samples, or of at most `token_budget` steps, or
+        both.
 
-        A `token_budget` counts the steps along all ragged axes, padding included. Where a step along one axis costs more
-        than along another, `axis_costs` says how many steps it counts for: {"context": 3}. Axes are named by their paths
-        (`plan.table.source["structures"]`, or `brim plan info --json`), and a path includes everything below it.
+        A `token_budget` counts the steps along all ragged axes, padding included. Where a step along one axis costs
+        more than along another, `axis_costs` says how many steps it counts for: {"context": 3}. Axes are named by their
+        paths (`plan.table.source["structures"]`, or `brim plan info --json`), and a path includes everything below it.
 
         The data set is read once to measure it, unless it has a `table` (`measure_structures`). Rank and world size are
-        those of the launcher unless given. Without `shuffle`, a batch holds neighbouring samples of one structure, in the
-        order of the data. Pass `pad_to_multiple` to the collate function too.
+        those of the launcher unless given. Without `shuffle`, a batch holds neighbouring samples of one structure, in
+        the order of the data. Pass `pad_to_multiple` to the collate function too.
 
         Raises:
             OptionError: Neither `batch_size` nor `token_budget` is given.
             DataError: A sample cannot be batched.
         """
         if batch_size is None and token_budget is None:
-            raise OptionError("give batch_size, the samples of a batch, or token_budget, the steps of all of them with padding, or both")
+            raise OptionError(
+                "give batch_size, the samples of a batch, or token_budget, the steps of all of them with padding, "
+                "or both"
+            )
         config = BatchingConfig(
             token_budget=LONGEST if token_budget is None else token_budget,
             max_sequences=batch_size,
@@ -90,7 +94,9 @@ class BucketSampler(PlanBatchSampler):
         if token_budget is not None and not table.lengths.any():  # a list of samples may leave their arrays out
             table = measure_structures(dataset, read=True)
             if not table.lengths.any():
-                raise OptionError(f"the samples have no arrays that a token_budget of {token_budget} could bound; give batch_size")
+                raise OptionError(
+                    f"the samples have no arrays that a token_budget of {token_budget} could bound; give batch_size"
+                )
         if axis_costs:
             table = charge_axes(table, axis_costs, pad_to_multiple=pad_to_multiple)
         plan = BatchPlan.build(table, config, num_epochs=num_epochs)

@@ -1,7 +1,8 @@
 """From a planned microbatch to arrays.
 
-Sequences are copied once, from the token store to their place in the batch, several to a row where rows are packed. Everything else
-(segments, positions, labels) follows from the lengths in the plan; nothing is guessed from token values.
+Sequences are copied once, from the token store to their place in the batch, several to a row where rows are packed.
+Everything else (segments, positions, labels) follows from the lengths in the plan; nothing is guessed from token
+values.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,17 @@ KINDS = {np.dtype(np.uint16): "H", np.dtype(np.uint32): "I", np.dtype(np.int32):
 
 
 def collate(
-    microbatch: MicrobatchSpec, source: TokenSource, *, pad_id: int | None = None, dtype: type[Any] = np.int32, flat: bool = False
+    microbatch: MicrobatchSpec,
+    source: TokenSource,
+    *,
+    pad_id: int | None = None,
+    dtype: type[Any] = np.int32,
+    flat: bool = False,
 ) -> Batch:
     """The arrays of a microbatch. `dtype` is that of tokens, labels and positions: np.int32 or np.int64.
 
-    `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by `cu_seqlens`. An empty
-    microbatch becomes one token of padding with nothing to learn.
+    `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by
+    `cu_seqlens`. An empty microbatch becomes one token of padding with nothing to learn.
 
     Raises:
         MismatchError: A row is shorter than the plan says: it was built for other data.
@@ -55,7 +61,9 @@ def collate(
     return Batch(**arrays, spec=microbatch)
 
 
-def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_id: int = 0, *, dtype: type[Any] = np.int32) -> Batch:
+def default_collate(
+    samples: Sequence[Sample], max_len: int | None = None, pad_id: int = 0, *, dtype: type[Any] = np.int32
+) -> Batch:
     """One sample to a row, padded on the right to `max_len`, or to the longest.
 
     Raises:
@@ -68,7 +76,9 @@ def default_collate(samples: Sequence[Sample], max_len: int | None = None, pad_i
     width = longest if max_len is None else max_len
     if longest > width:
         sample = samples[int(store.lengths.argmax())]
-        raise LengthError(f"sample {sample.id!r} has {longest} tokens and does not fit in {width}; raise max_len, or cut it before")
+        raise LengthError(
+            f"sample {sample.id!r} has {longest} tokens and does not fit in {width}; raise max_len, or cut it before"
+        )
     spec = MicrobatchSpec.unplanned((sample.id for sample in samples), store.lengths, width)
     return collate(spec, store, pad_id=pad_id, dtype=dtype)
 
@@ -92,8 +102,12 @@ def pad_sequences(
     return padded
 
 
-def lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]) -> dict[str, Any]:
-    """Lay sequences out in rows: sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before it."""
+def lay_out(
+    spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]
+) -> dict[str, Any]:
+    """Lay sequences out in rows: sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before
+    it.
+    """
     tokens, positions, labels = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
     segment_ids, loss_mask = np.empty(shape, np.int32), np.empty(shape, np.uint8)
     arrays = (tokens, segment_ids, positions, loss_mask, labels)
@@ -105,7 +119,13 @@ def lay_out(spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int
         _fill(spans, lengths, row_ptr, pad_id, *arrays)
     cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=cu_seqlens[1:])
-    named = {"tokens": tokens, "segment_ids": segment_ids, "positions": positions, "loss_mask": loss_mask, "labels": labels}
+    named = {
+        "tokens": tokens,
+        "segment_ids": segment_ids,
+        "positions": positions,
+        "loss_mask": loss_mask,
+        "labels": labels,
+    }
     return {**named, "cu_seqlens": cu_seqlens}
 
 
@@ -129,9 +149,13 @@ def _fill(
     for array, padding in ((tokens, pad_id), (segment_ids, 0), (positions, 0), (loss_mask, 0), (labels, IGNORED)):
         array.fill(padding)
     source_tokens, source_learned, begin = spans
-    to_tokens, to_segment_ids, to_positions, to_mask = (array.reshape(-1) for array in (tokens, segment_ids, positions, loss_mask))
+    to_tokens, to_segment_ids, to_positions, to_mask = (
+        array.reshape(-1) for array in (tokens, segment_ids, positions, loss_mask)
+    )
     ramp = np.arange(int(lengths.max(initial=0)), dtype=positions.dtype)
-    for start, segment, source, size in zip(place.tolist(), number.tolist(), begin.tolist(), lengths.tolist(), strict=True):
+    for start, segment, source, size in zip(
+        place.tolist(), number.tolist(), begin.tolist(), lengths.tolist(), strict=True
+    ):
         end = start + size
         to_tokens[start:end] = source_tokens[source : source + size]
         to_mask[start + 1 : end] = source_learned[source + 1 : source + size]

@@ -1,7 +1,7 @@
 """`collate_compressed_batch`: samples with compression stages as a dict of tensors.
 
-A thin face of `nested_collate` for training loops that index a batch by name. Which keys a batch has depends on the structure of its
-samples alone, never on how long they happen to be. A leaf: it imports torch.
+A thin face of `nested_collate` for training loops that index a batch by name. Which keys a batch has depends on the
+structure of its samples alone, never on how long they happen to be. A leaf: it imports torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ STAGES, COUNT = "compression_stages", "num_compression_stages"
 def collate_compressed_batch(batch: Sequence[Mapping[str, Any]], *, pad_to_multiple: int = 1) -> dict[str, Any]:
     """The samples of one compression depth as tensors, padded inside each stage and nowhere else.
 
-    A sample has a list of dicts of arrays under "compression_stages", and whatever else belongs to it. The batch has the same keys. The
-    arrays of a dict inside a sample, such as a stage, are equally long, and get their "lengths" and "mask" beside them; an array at the top
-    gets "NAME_lengths" and "NAME_mask". "num_compression_stages" is a number, "id" a list. Use it as the `collate_fn` of a `DataLoader`
-    over a `BucketSampler`.
+    A sample has a list of dicts of arrays under "compression_stages", and whatever else belongs to it. The batch has
+    the same keys. The arrays of a dict inside a sample, such as a stage, are equally long, and get their "lengths" and
+    "mask" beside them; an array at the top gets "NAME_lengths" and "NAME_mask". "num_compression_stages" is a number,
+    "id" a list. Use it as the `collate_fn` of a `DataLoader` over a `BucketSampler`.
 
     Raises:
         MismatchError: Two samples have different structures, such as other numbers of stages.
@@ -55,17 +55,22 @@ def _tensors(data: Any, lengths: Any, masks: Any, path: str, ids: tuple[SampleId
     if not isinstance(data, dict):
         return torch.from_numpy(data) if hasattr(data, "dtype") else data
     named = cast(dict[str, Any], data)
-    result = {name: _tensors(value, lengths[name], masks[name], f"{path}/{name}" if path else name, ids) for name, value in named.items()}
+    result = {
+        name: _tensors(value, lengths[name], masks[name], f"{path}/{name}" if path else name, ids)
+        for name, value in named.items()
+    }
     for name in (name for name in named if hasattr(lengths[name], "dtype")):
         keys = (f"{name}_lengths", f"{name}_mask") if not path else ("lengths", "mask")
         for key, value in zip(keys, (lengths[name], masks[name]), strict=True):
             if key in named:
-                raise DataError(f"{path or 'the sample'} has a key {key!r}, where what is told of {name!r} would go; rename it")
+                raise DataError(
+                    f"{path or 'the sample'} has a key {key!r}, where what is told of {name!r} would go; rename it"
+                )
             if key == "lengths" and key in result and (result[key].numpy() != value).any():
                 row = int((result[key].numpy() != value).argmax())
                 raise DataError(
-                    f"the arrays of {path} differ in length in sample {ids[row]!r}: {name!r} has {value[row]}, others {result[key][row]}; "
-                    "put them into dicts of their own, or at the top of the sample"
+                    f"the arrays of {path} differ in length in sample {ids[row]!r}: {name!r} has {value[row]}, "
+                    f"others {result[key][row]}; put them into dicts of their own, or at the top of the sample"
                 )
             result[key] = torch.from_numpy(value)
     return result

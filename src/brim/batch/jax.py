@@ -1,10 +1,11 @@
 """JAX: batches of fixed shapes, so that a jitted step is compiled once for each of them.
 
-A plan with fixed shapes has few widths: those of its buckets (`BatchingConfig.predictable`), or that of its packed rows. Here the number of
-rows is fixed too: a microbatch that its bucket could not fill gets rows of padding, which hold no segment and no label. An empty microbatch
-has the smallest of the shapes.
+A plan with fixed shapes has few widths: those of its buckets (`BatchingConfig.predictable`), or that of its packed
+rows. Here the number of rows is fixed too: a microbatch that its bucket could not fill gets rows of padding, which hold
+no segment and no label. An empty microbatch has the smallest of the shapes.
 
-What crosses `jit` is `batch.arrays`. Where several processes work on one global array, all of them need one shape at a time: pack the plan.
+What crosses `jit` is `batch.arrays`. Where several processes work on one global array, all of them need one shape at a
+time: pack the plan.
 
 A leaf: it imports jax.
 """
@@ -64,7 +65,9 @@ class JaxBatch(CarriesSpec):
 class JaxLoader(PlanFollower[JaxBatch]):
     """The batches of a plan for one rank; made by `loader`."""
 
-    def __init__(self, source: TokenSource, sampler: PlanBatchSampler, *, pad_id: int | None = None, prefetch: int = 2) -> None:
+    def __init__(
+        self, source: TokenSource, sampler: PlanBatchSampler, *, pad_id: int | None = None, prefetch: int = 2
+    ) -> None:
         super().__init__(sampler, prefetch=prefetch)
         self.shapes = shapes(sampler.plan)
         self._source, self._pad_id = source, source.pad_id if pad_id is None else pad_id
@@ -109,8 +112,9 @@ def loader(
 ) -> JaxLoader:
     """The batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
 
-    Rank and world size are the launcher's unless given; under JAX's own, pass jax.process_index() and jax.process_count(). A thread makes
-    batches `prefetch` ahead. `whole_run` makes one iteration of all epochs, see `PlanBatchSampler`.
+    Rank and world size are the launcher's unless given; under JAX's own, pass jax.process_index() and
+    jax.process_count(). A thread makes batches `prefetch` ahead. `whole_run` makes one iteration of all epochs, see
+    `PlanBatchSampler`.
 
     Raises:
         MismatchError: The plan belongs to other data or another tokenizer.
@@ -121,7 +125,9 @@ def loader(
         ...     state = step(state, batch.arrays)
     """
     check_belongs(plan, source)
-    sampler = PlanBatchSampler(plan, rank=rank, world_size=world_size, microbatches_per_step=microbatches_per_step, whole_run=whole_run)
+    sampler = PlanBatchSampler(
+        plan, rank=rank, world_size=world_size, microbatches_per_step=microbatches_per_step, whole_run=whole_run
+    )
     return JaxLoader(source, sampler, pad_id=pad_id, prefetch=prefetch)
 
 
@@ -134,12 +140,14 @@ def shapes(plan: BatchPlan) -> tuple[Shape, ...]:
     config = plan.config
     if config.packing is not None:
         if not config.packing.pad_to_max:
-            raise OptionError("packed rows of this plan have many widths, so every batch may be compiled anew: pack with pad_to_max")
+            raise OptionError(
+                "packed rows of this plan have many widths, so every batch may be compiled anew: pack with pad_to_max"
+            )
         widths = (config.packing_width,)
     elif plan.buckets is None or config.pad_policy is not PadPolicy.PAD_TO_BUCKET:
         raise OptionError(
-            "batches of this plan are as wide as their longest row, so every batch may be compiled anew: plan with fixed shapes, by "
-            "BatchingConfig.predictable(...) or packing"
+            "batches of this plan are as wide as their longest row, so every batch may be compiled anew: plan with "
+            "fixed shapes, by BatchingConfig.predictable(...) or packing"
         )
     else:
         widths = plan.buckets.widths

@@ -16,9 +16,9 @@ def create_segment_attention_mask(
 ) -> NDArray[Any]:
     """Who may attend to whom: [..., length] segment ids give [..., length, length], queries first.
 
-    A token attends to its own segment, and if `causal` not to what comes after it. Padding (segment 0) attends to nothing and is
-    attended by nothing. "boolean": True where allowed. "additive": float32, 0 where allowed and the lowest finite number elsewhere, so
-    that a row of padding gives a uniform softmax instead of NaN.
+    A token attends to its own segment, and if `causal` not to what comes after it. Padding (segment 0) attends to
+    nothing and is attended by nothing. "boolean": True where allowed. "additive": float32, 0 where allowed and the
+    lowest finite number elsewhere, so that a row of padding gives a uniform softmax instead of NaN.
 
     Example:
         >>> create_segment_attention_mask(np.array([1, 1, 2, 0])).astype(int)

@@ -1,7 +1,8 @@
 """Collate nested samples: stack what is fixed, pad what is ragged, and say which is which.
 
-All samples of a batch have one structure, so there is never a dummy stage: a list of two stages becomes a list of two stages, each of
-them as long as its longest. Every array comes with the lengths of its rows and a mask. No framework is imported here.
+All samples of a batch have one structure, so there is never a dummy stage: a list of two stages becomes a list of two
+stages, each of them as long as its longest. Every array comes with the lengths of its rows and a mask. No framework is
+imported here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,10 @@ from brim.data.nested.structure import Outline, Structure, difference, outline, 
 
 @dataclass(frozen=True, eq=False)
 class NestedBatch:
-    """Three trees of the shape of a sample. `lengths` and `masks` have an entry where `data` has an array, and None elsewhere."""
+    """Three trees of the shape of a sample.
+
+    `lengths` and `masks` have an entry where `data` has an array, and None elsewhere.
+    """
 
     data: dict[str, Any]
     """Arrays of [rows, longest, ...], numbers as arrays of [rows], text as lists."""
@@ -31,18 +35,23 @@ class NestedBatch:
     structure: Structure
     ids: tuple[SampleId, ...]
     fill: Fill
-    """Of the ragged axes: what is data, of what was made. Arrays of a dict that are equally long in this batch count once."""
+    """Of the ragged axes: what is data, of what was made.
+
+    Arrays of a dict that are equally long in this batch count once.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def nested_collate(samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0, pad_to_multiple: int = 1) -> NestedBatch:
+def nested_collate(
+    samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0, pad_to_multiple: int = 1
+) -> NestedBatch:
     """One batch of nested samples of one structure; see `brim.data.nested.structure` for what a nested sample is.
 
-    Arrays are padded on the right with `pad_value`, to the longest of the batch, rounded up to a multiple of `pad_to_multiple`. A sample
-    is called what its "id" says, or by its place in the batch. No samples, which is what a rank gets that has nothing left to do in a step,
-    make a batch of nothing.
+    Arrays are padded on the right with `pad_value`, to the longest of the batch, rounded up to a multiple of
+    `pad_to_multiple`. A sample is called what its "id" says, or by its place in the batch. No samples, which is what a
+    rank gets that has nothing left to do in a step, make a batch of nothing.
 
     Raises:
         MismatchError: Two samples differ in structure; the message names them.
@@ -78,7 +87,9 @@ def nested_collate(samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0
         masks=structure.assemble(axis and axis.mask for axis in along),
         structure=structure,
         ids=ids,
-        fill=Fill(sum(int(axis.lengths.sum()) for axis in axes.values()), sum(axis.mask.size for axis in axes.values())),
+        fill=Fill(
+            sum(int(axis.lengths.sum()) for axis in axes.values()), sum(axis.mask.size for axis in axes.values())
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """Packed rows with their tokens.
 
-A row holds whole sequences end to end. `segment_ids` number them from 1; 0 is padding and nothing else. Positions restart with every
-segment, and the first token of a segment is never a target, so that after the usual shift no sequence learns to predict the next one.
+A row holds whole sequences end to end. `segment_ids` number them from 1; 0 is padding and nothing else. Positions
+restart with every segment, and the first token of a segment is never a target, so that after the usual shift no
+sequence learns to predict the next one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,7 +53,9 @@ class PackedSequence:
         return self.fill.ratio
 
 
-def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = None, *, pad_id: int = 0) -> list[PackedSequence]:
+def pack_sequences(
+    samples: Iterable[Sample], config: PackingConfig | None = None, *, pad_id: int = 0
+) -> list[PackedSequence]:
     """Pack samples into rows. Every sample is in exactly one row, whole.
 
     Raises:
@@ -64,7 +67,8 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
     if len(samples) and lengths.max() > config.max_length:
         longest = samples[int(lengths.argmax())]
         raise LengthError(
-            f"sample {longest.id!r} has {longest.length} tokens and does not fit in a row of {config.max_length}; raise max_length, or cut "
+            f"sample {longest.id!r} has {longest.length} tokens and does not fit in a row of {config.max_length}; "
+            f"raise max_length, or cut "
             'long samples in a plan: BatchingConfig(packing=..., overflow="truncate")'
         )
     for sample in samples:
@@ -75,7 +79,9 @@ def pack_sequences(samples: Iterable[Sample], config: PackingConfig | None = Non
     return [_packed(samples, store, row, config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
 
 
-def _packed(samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], width: int, pad_id: int) -> PackedSequence:
+def _packed(
+    samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], width: int, pad_id: int
+) -> PackedSequence:
     """One row, of at least `width` tokens, laid out as a batch of one row is."""
     lengths = store.lengths[row]
     spans = store.spans(row, np.zeros(len(row), np.int32), lengths)

@@ -1,8 +1,8 @@
 """The tokens of a plan, from whatever the user has, checked.
 
-A plan names rows of a length table; their tokens come from a `TokenStore`, from `Samples` that tokenise when asked, or from samples in
-memory, by id or in a list. Whether these are the rows that the plan was built for is asked here, once, before anything is written or
-trained.
+A plan names rows of a length table; their tokens come from a `TokenStore`, from `Samples` that tokenise when asked, or
+from samples in memory, by id or in a list. Whether these are the rows that the plan was built for is asked here, once,
+before anything is written or trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,10 @@ from brim.data.token_store import TokenSource, TokenStore
 from brim.plan.plan import BatchPlan
 
 SamplesAtHand = (
-    Mapping[SampleId, Sample | Mapping[str, ArrayLike]] | Mapping[str, Mapping[str, ArrayLike]] | Mapping[str, Sample] | Sequence[Sample]
+    Mapping[SampleId, Sample | Mapping[str, ArrayLike]]
+    | Mapping[str, Mapping[str, ArrayLike]]
+    | Mapping[str, Sample]
+    | Sequence[Sample]
 )
 
 WAY_OUT = "Rebuild it with `brim lengths build` and `brim plan build`, or pass the data and tokenizer it was built for."
@@ -28,7 +31,8 @@ WAY_OUT = "Rebuild it with `brim lengths build` and `brim plan build`, or pass t
 def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenSource:
     """Return a source as it is, and samples in memory as a store in the order of the plan's table.
 
-    In a mapping a sample is a `Sample`, or a mapping with `input_ids` and `loss_mask`; without a mask, all of it is learned.
+    In a mapping a sample is a `Sample`, or a mapping with `input_ids` and `loss_mask`; without a mask, all of it is
+    learned.
 
     Raises:
         MismatchError: A sample of the plan is not there, or one is there that the plan does not know.
@@ -40,7 +44,11 @@ def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenS
     elif isinstance(source, Sequence):
         by_id = {sample.id: sample for sample in source}
         if len(by_id) != len(source):
-            twice = next(sample.id for number, sample in enumerate(source) if any(sample.id == other.id for other in source[:number]))
+            twice = next(
+                sample.id
+                for number, sample in enumerate(source)
+                if any(sample.id == other.id for other in source[:number])
+            )
             raise comes_twice(twice)
     else:
         return source
@@ -49,11 +57,16 @@ def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenS
         by_id = {str(id): sample for id, sample in by_id.items()}
     missing = next((id for id in ids if id not in by_id), None)
     if missing is not None:
-        raise MismatchError(f"this plan was built for other data: sample {missing!r} is not among the {len(by_id)} that were given")
+        raise MismatchError(
+            f"this plan was built for other data: sample {missing!r} is not among the {len(by_id)} that were given"
+        )
     if len(by_id) > len(ids):
         known = set(ids)
         extra = next(id for id in by_id if id not in known)
-        raise MismatchError(f"this plan was built for other data: it does not know sample {extra!r} and has {len(ids)} of the {len(by_id)}")
+        raise MismatchError(
+            f"this plan was built for other data: it does not know sample {extra!r} and has {len(ids)} of the "
+            f"{len(by_id)}"
+        )
     return TokenStore.from_samples(by_id[id] for id in ids)
 
 
@@ -69,7 +82,8 @@ def _sample(id: SampleId, value: Sample | Mapping[str, ArrayLike]) -> Sample:
 
 
 def check_belongs(plan: BatchPlan, source: TokenSource) -> None:
-    """Compare the data and tokenizer of a plan with those of a source of tokens: their hashes, or else the lengths of all samples.
+    """Compare the data and tokenizer of a plan with those of a source of tokens: their hashes, or else the lengths of
+    all samples.
 
     Raises:
         MismatchError: The plan was built for other data, another tokenizer, or rows of other lengths.
@@ -80,19 +94,22 @@ def check_belongs(plan: BatchPlan, source: TokenSource) -> None:
         raise _other("data", table.dataset_hash, source.dataset_hash, rows)
     check_identity(plan, source.tokenizer_hash)
     if len(table) != len(source):
-        raise MismatchError(f"this plan was built for other data: it has {len(table)} samples, the data {len(source)}. {WAY_OUT}")
+        raise MismatchError(
+            f"this plan was built for other data: it has {len(table)} samples, the data {len(source)}. {WAY_OUT}"
+        )
     lengths = _lengths(plan, source)
     if lengths is not None and not np.array_equal(table.lengths, lengths):
         wrong = np.flatnonzero(table.lengths != lengths)
         first = int(wrong[0])
         raise MismatchError(
-            f"this plan was built for other lengths: {len(wrong)} samples differ, the first is {table.ids[first]!r} with "
-            f"{int(table.lengths[first])} tokens in the plan and {int(lengths[first])} in the data. {WAY_OUT}"
+            f"this plan was built for other lengths: {len(wrong)} samples differ, the first is {table.ids[first]!r} "
+            f"with {int(table.lengths[first])} tokens in the plan and {int(lengths[first])} in the data. {WAY_OUT}"
         )
 
 
 def check_identity(plan: BatchPlan, tokenizer_hash: str) -> None:
-    """Compare the tokenizer and row format of a plan with others; both are behind one hash, which costs no reading of the data.
+    """Compare the tokenizer and row format of a plan with others; both are behind one hash, which costs no reading of
+    the data.
 
     Raises:
         MismatchError: They differ.
@@ -104,11 +121,16 @@ def check_identity(plan: BatchPlan, tokenizer_hash: str) -> None:
 
 def _other(what: str, expected: str, found: str, rows: str = "") -> MismatchError:
     other = "other" if what == "data" else "another"
-    return MismatchError(f"this plan was built for {other} {what}: it expects {expected[:6]}.., this is {found[:6]}..{rows}. {WAY_OUT}")
+    return MismatchError(
+        f"this plan was built for {other} {what}: it expects {expected[:6]}.., this is {found[:6]}..{rows}. {WAY_OUT}"
+    )
 
 
 def _lengths(plan: BatchPlan, source: TokenSource) -> NDArray[np.int32] | None:
-    """How long the rows of the source are. Of samples that are tokenised on the fly that costs a pass, which equal hashes save."""
+    """How long the rows of the source are.
+
+    Of samples that are tokenised on the fly that costs a pass, which equal hashes save.
+    """
     if isinstance(source, TokenStore):
         return source.lengths
     known = plan.table.dataset_hash and plan.table.tokenizer_hash

@@ -1,13 +1,14 @@
 """PyTorch: batches as tensors, and loaders that follow a plan.
 
-A `PlanBatchSampler` gives every microbatch of a plan as a list of row numbers, as any batch sampler does, and carries along what a packed
-or cut microbatch needs; a `TokenDataset` turns such a list into a `TensorBatch`. `loader` puts them together: with no worker processes,
-which is right for a token store, batches are made by a thread a few steps ahead; with workers, by a `DataLoader`. A loader's state is a
-position in the plan, see `brim.batch.follow`.
+A `PlanBatchSampler` gives every microbatch of a plan as a list of row numbers, as any batch sampler does, and carries
+along what a packed or cut microbatch needs; a `TokenDataset` turns such a list into a `TensorBatch`. `loader` puts them
+together: with no worker processes, which is right for a token store, batches are made by a thread a few steps ahead;
+with workers, by a `DataLoader`. A loader's state is a position in the plan, see `brim.batch.follow`.
 
-Ranks are dealt with here, and by nothing else. Accelerate deals out the batches of every `DataLoader` that it prepares, and would do so a
-second time: give `accelerator.prepare` the model, the optimizer and, if you like, a `PlanLoader`, which it hands back as it is. Lightning
-and Hugging Face's Trainer take every epoch to be as long as the first: give them a loader or sampler of the `whole_run` as one epoch.
+Ranks are dealt with here, and by nothing else. Accelerate deals out the batches of every `DataLoader` that it prepares,
+and would do so a second time: give `accelerator.prepare` the model, the optimizer and, if you like, a `PlanLoader`,
+which it hands back as it is. Lightning and Hugging Face's Trainer take every epoch to be as long as the first: give
+them a loader or sampler of the `whole_run` as one epoch.
 
 A leaf: it imports torch.
 """
@@ -79,15 +80,20 @@ class TensorBatch(CarriesSpec):
     def inputs(self) -> dict[str, Any]:
         """Arguments for the forward pass of a causal model of transformers, without labels.
 
-        A flat batch has the boundaries that kernels of variable length take. A padded one needs no mask: padding is on the right, where
-        causal attention does not look. Packed rows that are not flat have no such form; see `brim.batch.attention.block_mask`. Without
-        `use_cache=False` transformers does not look for the segments of a row, and "sdpa" and "eager" would mix them.
+        A flat batch has the boundaries that kernels of variable length take. A padded one needs no mask: padding is on
+        the right, where causal attention does not look. Packed rows that are not flat have no such form; see
+        `brim.batch.attention.block_mask`. Without `use_cache=False` transformers does not look for the segments of a
+        row, and "sdpa" and "eager" would mix them.
         """
         if not self.is_flat:
             if self.packed:
                 raise OptionError("packed rows must be flat (loader(..., flat=True)), or come with a mask of their own")
             return {"input_ids": self.input_ids, "use_cache": False}
-        bounds = self.cu_seqlens if self.num_tokens else torch.tensor([0, 1], dtype=torch.int32, device=self.input_ids.device)
+        bounds = (
+            self.cu_seqlens
+            if self.num_tokens
+            else torch.tensor([0, 1], dtype=torch.int32, device=self.input_ids.device)
+        )
         longest = max(self.longest, 1)
         return {
             "input_ids": self.input_ids,
@@ -107,7 +113,10 @@ class TensorBatch(CarriesSpec):
 
 
 class TokenDataset(Dataset[Any]):
-    """Map-style: an index is a row of the data; a list of rows from a `PlanBatchSampler` becomes a batch. Pickles as its source does."""
+    """Map-style: an index is a row of the data; a list of rows from a `PlanBatchSampler` becomes a batch.
+
+    Pickles as its source does.
+    """
 
     def __init__(self, source: TokenSource, *, pad_id: int | None = None, flat: bool = False) -> None:
         self.source, self.pad_id, self.flat = source, pad_id, flat
@@ -123,7 +132,9 @@ class TokenDataset(Dataset[Any]):
 
     def __getitems__(self, rows: Sequence[int]) -> TensorBatch:
         if not isinstance(rows, PlannedRows):
-            raise OptionError("a TokenDataset makes batches from the lists of a PlanBatchSampler; pass one as batch_sampler")
+            raise OptionError(
+                "a TokenDataset makes batches from the lists of a PlanBatchSampler; pass one as batch_sampler"
+            )
         return TensorBatch.of(collate(rows.microbatch, self.source, pad_id=self.pad_id, dtype=np.int64, flat=self.flat))
 
 
@@ -153,7 +164,9 @@ class PlanLoader(PlanFollower[TensorBatch]):
         if num_workers < 0:
             raise OptionError(f"num_workers must not be negative, got {num_workers}")
         if multiprocessing_context is not None and not num_workers:
-            raise OptionError(f"multiprocessing_context {multiprocessing_context!r} is for worker processes; give num_workers too")
+            raise OptionError(
+                f"multiprocessing_context {multiprocessing_context!r} is for worker processes; give num_workers too"
+            )
         super().__init__(sampler, prefetch=prefetch)
         self.dataset = dataset
         self._pin_memory = pin_memory and has_accelerator()
@@ -179,7 +192,9 @@ class PlanLoader(PlanFollower[TensorBatch]):
 
 
 def has_accelerator() -> bool:
-    """Whether there is a device that pinned memory is copied to; on other machines torch warns when it is asked to pin."""
+    """Whether there is a device that pinned memory is copied to; on other machines torch warns when it is asked to
+    pin.
+    """
     return torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
 
 
@@ -200,9 +215,10 @@ def loader(
 ) -> PlanLoader:
     """The batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
 
-    Rank and world size are the launcher's unless given. `num_workers=0` makes batches in a thread, `prefetch` of them ahead; worker
-    processes pay where rows are tokenised on the fly. `flat` puts the sequences of a microbatch end to end in one row; it is the default
-    for packed plans. `whole_run` makes one iteration of all epochs, see `PlanBatchSampler`.
+    Rank and world size are the launcher's unless given. `num_workers=0` makes batches in a thread, `prefetch` of them
+    ahead; worker processes pay where rows are tokenised on the fly. `flat` puts the sequences of a microbatch end to
+    end in one row; it is the default for packed plans. `whole_run` makes one iteration of all epochs, see
+    `PlanBatchSampler`.
 
     Raises:
         MismatchError: The plan belongs to other data or another tokenizer.
@@ -212,7 +228,9 @@ def loader(
         ...     loss = model(**batch.inputs(), labels=batch.labels).loss
     """
     check_belongs(plan, source)
-    sampler = PlanBatchSampler(plan, rank=rank, world_size=world_size, microbatches_per_step=microbatches_per_step, whole_run=whole_run)
+    sampler = PlanBatchSampler(
+        plan, rank=rank, world_size=world_size, microbatches_per_step=microbatches_per_step, whole_run=whole_run
+    )
     dataset = TokenDataset(source, pad_id=pad_id, flat=plan.config.packing is not None if flat is None else flat)
     return PlanLoader(
         dataset,

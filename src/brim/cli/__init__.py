@@ -1,7 +1,7 @@
 """The `brim` command: words to calls. The only folder that prints.
 
-Results go to stdout, messages and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong options or data. Only
-click is loaded until a command runs.
+Results go to stdout, messages and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong
+options or data. Only click is loaded until a command runs.
 """
 
 from brim.cli.app import Tree, run
@@ -39,7 +39,10 @@ TREE: Tree = {
         {
             "sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model."),
             "online": ("brim.cli.train.online:online", "Fine-tune a causal model on puzzles that it plays."),
-            "distill": ("brim.cli.train.distill:distill", "Distill a learning algorithm into a model that learns in context."),
+            "distill": (
+                "brim.cli.train.distill:distill",
+                "Distill a learning algorithm into a model that learns in context.",
+            ),
         },
     ),
     "gym": (
@@ -50,7 +53,10 @@ TREE: Tree = {
             "serve": ("brim.cli.gym.serve:serve", "Run a puzzle server."),
         },
     ),
-    "bench": ("Measure this machine.", {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")}),
+    "bench": (
+        "Measure this machine.",
+        {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")},
+    ),
     "sample-data": ("brim.cli.sample_data:sample_data", "Write a sample data set."),
     "demo": ("brim.cli.demo:demo", "Run the whole pipeline on bundled data."),
 }

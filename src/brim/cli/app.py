@@ -21,7 +21,9 @@ class Group(click.Group):
     """A group whose help needs none of its commands."""
 
     def __init__(self, name: str, help: str, tree: Tree) -> None:
-        super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+        super().__init__(
+            name, help=help, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        )
         self._tree = tree
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,7 +92,8 @@ def _outcome(app: click.Command, name: str) -> int:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return 2
     except BrokenPipeError:  # the reader of stdout, such as `head`, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails again when it flushes at exit
+        # Else Python fails again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         click.echo(f"{type(error).__name__}: {error}", err=True)

@@ -27,13 +27,21 @@ FIRST_TOKENS = 6
 
 @click.command()
 @click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan, or the share of a rank.")
-@click.option("-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="Data set that the plan was built for.")
+@click.option(
+    "-d", "--data", "--dataset", "data", required=True, metavar="PATH", help="Data set that the plan was built for."
+)
 @click.option("-t", "--tokenizer", help="Tokenizer of the lengths.  [default: the one that the plan names, else byte]")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Directory for the batches.")
-@click.option("-e", "--epoch", "epochs", type=int, multiple=True, help="Epoch to write. Can be repeated.  [default: all]")
+@click.option(
+    "-e", "--epoch", "epochs", type=int, multiple=True, help="Epoch to write. Can be repeated.  [default: all]"
+)
 @click.option("-r", "--rank", type=int, help="Write the share of this rank; needs --world-size.")
 @click.option("-w", "--world-size", type=int, help="Number of ranks; needs --rank.")
-@click.option("--tokens", metavar="FILE", help="Token store to write or reuse, for example by other ranks.  [default: a temporary one]")
+@click.option(
+    "--tokens",
+    metavar="FILE",
+    help="Token store to write or reuse, for example by other ranks.  [default: a temporary one]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 @json_option
 def write(
@@ -109,13 +117,16 @@ def _tokenizer(name: str | None, recorded: str | None) -> Tokenizer:
 def _write(writer: BatchWriter, samples: Samples, epochs: "list[int] | range", tokens: Path, quiet: bool) -> int:
     """Write what is missing and return how many that was.
 
-    Through a token store, also for one epoch: a batch asks for rows from all over the data set, and tokenising them one batch after the
-    other would use one core, and find out at the last batch that a row is not what it was.
+    Through a token store, also for one epoch: a batch asks for rows from all over the data set, and tokenising them one
+    batch after the other would use one core, and find out at the last batch that a row is not what it was.
     """
     if not any(writer.missing(epoch) for epoch in epochs):
-        return sum(writer.write_epoch(epoch).written for epoch in epochs)  # nothing; but the plan may have to be written again
+        # Nothing; but the plan may have to be written again.
+        return sum(writer.write_epoch(epoch).written for epoch in epochs)
     with _bar("tokenising", quiet) as progress:
-        writer.source = build_tokens(samples.source, tokens, samples.tokenizer, samples.layout, writer.plan.table, progress=progress)
+        writer.source = build_tokens(
+            samples.source, tokens, samples.tokenizer, samples.layout, writer.plan.table, progress=progress
+        )
     written = 0
     for epoch in epochs:
         with _bar(f"writing epoch {epoch}", quiet) as progress:
@@ -141,7 +152,8 @@ def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, a
       brim batch show -b batches/
       brim batch show -b batches/ -e 0 -i 17
 
-    Exit status: 0 shown, 1 batches are missing or files do not belong there, 2 there are none, or the one asked for is damaged.
+    Exit status: 0 shown, 1 batches are missing or files do not belong there, 2 there are none, or the one asked for is
+    damaged.
     """
     reader = BatchReader(path)
     if number is not None:
@@ -167,7 +179,10 @@ def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, a
         click.echo()
         show_table(list(epochs[0]), [list(row.values()) for row in epochs])
         if not whole:
-            click.echo(f"{path} is not whole: write the batches again for what is missing, remove what does not belong there", err=True)
+            click.echo(
+                f"{path} is not whole: write the batches again for what is missing, remove what does not belong there",
+                err=True,
+            )
     ctx.exit(0 if whole else 1)
 
 
@@ -202,7 +217,9 @@ def _show_batch(batch: Batch, number: int, as_json: bool) -> None:
     }
     segments = _segments(batch)
     if as_json:
-        show_json({**facts, "shape": batch.shape, "after": asdict(batch.after) if batch.after else None, "samples": segments})
+        show_json(
+            {**facts, "shape": batch.shape, "after": asdict(batch.after) if batch.after else None, "samples": segments}
+        )
         return
     show_facts(facts)
     if segments:

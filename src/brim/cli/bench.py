@@ -48,12 +48,22 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 @click.command("batch-size")
-@click.option("-m", "--model", required=True, metavar="MODEL", help="tiny (built in), a directory, or a name in the local cache.")
-@click.option("-t", "--tokenizer", help="As for brim train sft.  [default: the model's own; for tiny that of the lengths, or byte]")
+@click.option(
+    "-m", "--model", required=True, metavar="MODEL", help="tiny (built in), a directory, or a name in the local cache."
+)
+@click.option(
+    "-t",
+    "--tokenizer",
+    help="As for brim train sft.  [default: the model's own; for tiny that of the lengths, or byte]",
+)
 @click.option("-l", "--lengths", metavar="FILE", help="Length cache to draw lengths from; for padded, its longest.")
 @click.option("--length", type=int, help=f"One length for all samples.  [default: {LENGTH}]")
 @click.option(
-    "--layout", type=click.Choice(["packed", "padded"]), default="packed", show_default=True, help="Segments in one flat row, or full rows."
+    "--layout",
+    type=click.Choice(["packed", "padded"]),
+    default="packed",
+    show_default=True,
+    help="Segments in one flat row, or full rows.",
 )
 @click.option("--start", type=int, default=512, show_default=True, help="First budget to try, in tokens.")
 @click.option("--most", type=int, help="Largest budget to try.  [default: limited by memory and --max-seconds]")
@@ -64,13 +74,26 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
     help="Memory limit, such as 2GB.  [default: 90% of the available memory; on a GPU all of it]",
 )
 @click.option(
-    "--max-seconds", type=float, default=10.0, show_default=True, help="Upper limit of the seconds of a step; larger budgets are too slow."
+    "--max-seconds",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Upper limit of the seconds of a step; larger budgets are too slow.",
 )
-@click.option("--steps", type=int, default=3, show_default=True, help="Timed steps for each budget, after one warm-up step.")
 @click.option(
-    "--resolution", callback=_share, default="5%", show_default=True, metavar="SHARE", help="Relative accuracy of the largest budget."
+    "--steps", type=int, default=3, show_default=True, help="Timed steps for each budget, after one warm-up step."
 )
-@click.option("--lora-rank", type=int, default=0, show_default=True, help="Rank of LoRA adapters to train; 0 trains all weights.")
+@click.option(
+    "--resolution",
+    callback=_share,
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
+    help="Relative accuracy of the largest budget.",
+)
+@click.option(
+    "--lora-rank", type=int, default=0, show_default=True, help="Rank of LoRA adapters to train; 0 trains all weights."
+)
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16; weights stay in float32.")
 @attention_option
 @click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the tokens and lengths.")
@@ -82,9 +105,9 @@ def _share(ctx: click.Context, param: click.Parameter, value: str) -> float:
 def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
     """Find the largest token budget that fits into memory, and the speed of every budget.
 
-    Takes real training steps (forward, backward, optimizer) in a child process that may run out of memory. The budget is
-    doubled until it does, and then bisected. Every token is trained on, so real data takes no more memory. Peak memory
-    is that of the whole process; on a GPU, that of its tensors.
+    Takes real training steps (forward, backward, optimizer) in a child process that may run out of memory. The budget
+    is doubled until it does, and then bisected. Every token is trained on, so real data takes no more memory. Peak
+    memory is that of the whole process; on a GPU, that of its tensors.
 
     \b
     Examples:
@@ -97,11 +120,15 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
     _check_files(output, plot, force)
     trial = _trial(options)
     multiple = MULTIPLE if trial.layout == "packed" else trial.length
-    search = Search(unit="tokens", multiple=multiple, **{name: options[name] for name in ("start", "most", "resolution")})
+    search = Search(
+        unit="tokens", multiple=multiple, **{name: options[name] for name in ("start", "most", "resolution")}
+    )
     asked = {name: options[name] for name in ("start", "most", "resolution", "max_seconds", "steps")}
     with (
         _progress(quiet=quiet) as shown,
-        Attempts(trial, memory=options["memory"], max_seconds=options["max_seconds"], steps=options["steps"]) as attempts,
+        Attempts(
+            trial, memory=options["memory"], max_seconds=options["max_seconds"], steps=options["steps"]
+        ) as attempts,
     ):
         capacity = find_capacity(shown(attempts), search, measured={**attempts.facts, **asked})
     try:
@@ -119,7 +146,9 @@ def _check_files(output: str | None, plot: str | None, force: bool) -> None:
         check_plot(plot, user=USER)
         check_output(plot, force=force, what="a plot of this command", ours=marked(*MARKS))
     if output is not None:
-        check_output(output, force=force, what="a measurement of this command", ours=marked(b'"format": "brim.capacity/'))
+        check_output(
+            output, force=force, what="a measurement of this command", ours=marked(b'"format": "brim.capacity/')
+        )
 
 
 def _trial(options: dict[str, Any]) -> TrainingTrial:
@@ -139,7 +168,9 @@ def _trial(options: dict[str, Any]) -> TrainingTrial:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, None]:
-    """What makes attempts tell of themselves: a line on stderr for each, and in a terminal one that turns while it is under way."""
+    """What makes attempts tell of themselves: a line on stderr for each, and in a terminal one that turns while it is
+    under way.
+    """
     console = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
     status = console.status("loading the model")
 
@@ -158,16 +189,21 @@ def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, N
 
 def _line(trial: Trial) -> str:
     if trial.fits:
-        return f"{trial.size:,} tokens: {seconds_text(trial.seconds)} s, {human(trial.rate)} tokens/s, {bytes_text(trial.peak)}"
+        return (
+            f"{trial.size:,} tokens: {seconds_text(trial.seconds)} s, {human(trial.rate)} tokens/s, "
+            f"{bytes_text(trial.peak)}"
+        )
     return f"{trial.size:,} tokens: {trial.why}{f', {trial.detail}' if trial.detail else ''}"
 
 
 def _show(capacity: Capacity) -> None:
     facts = capacity.measured
     shown = {
-        "model": f"{facts['model']}, {human(facts['trained_weights'])} of {human(facts['weights'])} weights trained, {facts['dtype']}",
+        "model": f"{facts['model']}, {human(facts['trained_weights'])} of {human(facts['weights'])} weights trained, "
+        f"{facts['dtype']}",
         "microbatch": f"{facts['layout']}, {_lengths(facts)}, attention {facts['attention']}",
-        "machine": f"{facts['device']}, {facts['cores']} cores, at most {bytes_text(facts['memory_limit'])}, torch {facts['torch']}",
+        "machine": f"{facts['device']}, {facts['cores']} cores, at most {bytes_text(facts['memory_limit'])}, torch "
+        f"{facts['torch']}",
     }
     show_facts(shown)
     click.echo()
@@ -186,7 +222,10 @@ def plan_with(capacity: Capacity) -> str:
             if capacity.limit == "most"
             else f"more than {'is fast enough' if capacity.limit == 'too slow' else 'fits'}"
         )
-        return f"Plan with -b {largest}{pack} and --overflow truncate, split or skip: the longest sample has {longest:,} tokens, {why}."
+        return (
+            f"Plan with -b {largest}{pack} and --overflow truncate, split or skip: the longest sample has "
+            f"{longest:,} tokens, {why}."
+        )
     return f"Plan with -b {max(capacity.knee.size, longest)}{pack}."
 
 

@@ -35,8 +35,12 @@ SECONDS_BETWEEN_LINES = 3.0
 
 @click.command()
 @click.option("-n", "--num-samples", "count", type=int, default=5000, show_default=True, help="How many samples.")
-@click.option("-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch.")
-@click.option("--steps", type=click.IntRange(min=0), default=300, show_default=True, help="Training steps; 0 leaves training out.")
+@click.option(
+    "-b", "--token-budget", "budget", type=int, default=16384, show_default=True, help="Tokens in a microbatch."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=0), default=300, show_default=True, help="Training steps; 0 leaves training out."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -46,7 +50,9 @@ SECONDS_BETWEEN_LINES = 3.0
 )
 @click.option("-o", "--output", metavar="DIR", help="Keep what it writes here.  [default: a temporary directory]")
 @click.option(
-    "--report", metavar="FILE", help="Where the report about the plan goes.  [default: brim-demo.html, or report.html in --output]"
+    "--report",
+    metavar="FILE",
+    help="Where the report about the plan goes.  [default: brim-demo.html, or report.html in --output]",
 )
 @force_option
 @click.pass_context
@@ -62,8 +68,8 @@ def demo(
 ) -> None:
     """Run the whole pipeline on bundled data, in about a minute.
 
-    Writes sample data, measures it, plans its batches, checks the plan, deals it to eight ranks, trains a small model by
-    it, and writes a report to look at in a browser.
+    Writes sample data, measures it, plans its batches, checks the plan, deals it to eight ranks, trains a small model
+    by it, and writes a report to look at in a browser.
 
     \b
     Examples:
@@ -99,7 +105,9 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
     options = f"-b {budget} -e 2 --pack --overflow split"
     click.echo(f"$ brim plan build -l {shown / 'lengths.brim'} {options} \\\n    -o {shown / 'plan'}")
     width = min(2048, budget)
-    config = BatchingConfig(token_budget=budget, packing=PackingConfig(max_length=width, pad_to_max=False), overflow="split")
+    config = BatchingConfig(
+        token_budget=budget, packing=PackingConfig(max_length=width, pad_to_max=False), overflow="split"
+    )
     BatchPlan.build(table, config, num_epochs=2).save(folder / "plan")
     plan = BatchPlan.load(folder / "plan")
     click.echo(f"  {plan}")
@@ -109,7 +117,9 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
     click.echo(f"  the plan {'belongs' if whole else 'DOES NOT BELONG'} to the lengths")
 
     once, equal = _deal(plan)
-    click.echo(f"  on {WORLD_SIZE} ranks every sample is seen {'exactly once' if once else 'NOT EXACTLY ONCE'} in each epoch")
+    click.echo(
+        f"  on {WORLD_SIZE} ranks every sample is seen {'exactly once' if once else 'NOT EXACTLY ONCE'} in each epoch"
+    )
     click.echo(f"  and every rank takes {'equally many' if equal else 'NOT EQUALLY MANY'} microbatches")
 
     strategies = compare_strategies(table, budget)
@@ -118,7 +128,14 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
     show_table(
         ["batching", "padding", "slots paid for", "of before", "batches", "shapes"],
         [
-            [one.name, f"{one.fill.waste:.1%}", one.fill.slots, f"{one.fill.slots / before:.0%}", one.batches, one.shapes]
+            [
+                one.name,
+                f"{one.fill.waste:.1%}",
+                one.fill.slots,
+                f"{one.fill.slots / before:.0%}",
+                one.batches,
+                one.shapes,
+            ]
             for one in strategies
         ],
     )
@@ -177,7 +194,8 @@ def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
 def _within(seconds: float, show: Callable[[Any], None]) -> Callable[[Any], None]:
     """Show a step now and then, and stop a run after so many seconds.
 
-    The run is stopped as a cluster's scheduler would stop it, by SIGTERM: it ends after its next step, with a checkpoint.
+    The run is stopped as a cluster's scheduler would stop it, by SIGTERM: it ends after its next step, with a
+    checkpoint.
     """
     began = time.monotonic()
     shown = 0.0
@@ -229,7 +247,12 @@ def _deal(plan: BatchPlan) -> tuple[bool, bool]:
     once = equal = True
     for epoch in range(plan.num_epochs):
         views = [plan.shard(rank, WORLD_SIZE).get_epoch(epoch) for rank in range(WORLD_SIZE)]
-        taken = sorted((int(row), int(start)) for view in views for one in view for row, start in zip(one.indices, one.starts, strict=True))
+        taken = sorted(
+            (int(row), int(start))
+            for view in views
+            for one in view
+            for row, start in zip(one.indices, one.starts, strict=True)
+        )
         once &= len(taken) == len(set(taken)) and {row for row, _ in taken} == set(range(plan.counts.samples))
         equal &= len({len(view) for view in views}) == 1
     return once, equal

@@ -17,7 +17,9 @@ from brim.data.nested.lengths import charge_axes
 from brim.data.nested.open import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 from brim.data.rows.format import RowFormat
 
-cache_option = click.option("-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read.")
+cache_option = click.option(
+    "-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read."
+)
 
 
 def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -42,14 +44,26 @@ def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="JSONL, Parquet, or a Hugging Face data set on disk; for nested samples HDF5, NPZ or Parquet.",
 )
 @click.option(
-    "-t", "--tokenizer", default="byte", show_default=True, help="byte, a tokenizer.json, a directory, or a name in the local cache."
+    "-t",
+    "--tokenizer",
+    default="byte",
+    show_default=True,
+    help="byte, a tokenizer.json, a directory, or a name in the local cache.",
 )
 @click.option(
-    "-o", "--output", required=True, metavar="FILE", help="Length cache to write: JSONL if the name ends in .jsonl, else columns."
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Length cache to write: JSONL if the name ends in .jsonl, else columns.",
 )
 @row_flags
 @group_flag
-@click.option("--nested", is_flag=True, help="Rows of Parquet are nested samples: measure their structure.  [HDF5 and NPZ always are]")
+@click.option(
+    "--nested",
+    is_flag=True,
+    help="Rows of Parquet are nested samples: measure their structure.  [HDF5 and NPZ always are]",
+)
 @click.option("--root", metavar="GROUP", help="The group of an HDF5 file that holds the samples.  [default: the file]")
 @click.option(
     "--axis-cost",
@@ -105,8 +119,12 @@ def build(
     """
     if nested or root is not None or axis_costs or _always_nested(Path(data)):
         given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}):
-            raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
+        if useless := sorted(
+            given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}
+        ):
+            raise click.UsageError(
+                f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text"
+            )
         check_target(output)
         check_output(Path(output), Path(data))
         source = open_nested(data, root=root, id_field=rows["id_field"])
@@ -151,7 +169,10 @@ def _build_nested(table: LengthCache, output: str, as_json: bool) -> None:
         return
     show_facts(facts)
     click.echo()
-    show_table(["group", "samples", "ragged along"], [[each["group"], each["samples"], ", ".join(each["axes"])] for each in groups])
+    show_table(
+        ["group", "samples", "ragged along"],
+        [[each["group"], each["samples"], ", ".join(each["axes"])] for each in groups],
+    )
 
 
 @click.command()

@@ -88,7 +88,9 @@ _OPTIONS = (
         help="What to do with samples that are longer.",
     ),
     click.option("--pack", is_flag=True, help="Pack several samples into each row."),
-    click.option("--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the token budget if that is less]"),
+    click.option(
+        "--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the token budget if that is less]"
+    ),
     click.option(
         "--pack-mode",
         type=click.Choice([str(mode) for mode in PackingMode]),
@@ -97,13 +99,26 @@ _OPTIONS = (
         help="Packing algorithm.",
     ),
     click.option("--pack-max-sequences", type=int, help="Upper limit of the samples in a packed row."),
-    click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."),
+    click.option(
+        "--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."
+    ),
     click.option("--max-sequences", type=int, help="Upper limit of the rows in a microbatch."),
-    click.option("--window", type=int, help="Rows that are sorted together.  [default: 8192, or half of all rows if that is less]"),
-    click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Shuffle the samples, or keep the order of the data."),
+    click.option(
+        "--window",
+        type=int,
+        help="Rows that are sorted together.  [default: 8192, or half of all rows if that is less]",
+    ),
+    click.option(
+        "--shuffle/--no-shuffle",
+        default=True,
+        show_default=True,
+        help="Shuffle the samples, or keep the order of the data.",
+    ),
     click.option("--drop-last", is_flag=True, help="Drop microbatches that stay short."),
     click.option(
-        "--microbatches-per-step", type=int, help="Microbatches in an optimizer step, over all ranks.  [default: one for each rank]"
+        "--microbatches-per-step",
+        type=int,
+        help="Microbatches in an optimizer step, over all ranks.  [default: one for each rank]",
     ),
     click.option(
         "--remainder",
@@ -129,7 +144,18 @@ _SAME_NAME = (
 )
 
 
-PLANNING = frozenset({*_SAME_NAME, "bucket_edges", "num_buckets", "pack", "pack_max_len", "pack_mode", "pack_max_sequences", "predictable"})
+PLANNING = frozenset(
+    {
+        *_SAME_NAME,
+        "bucket_edges",
+        "num_buckets",
+        "pack",
+        "pack_max_len",
+        "pack_mode",
+        "pack_max_sequences",
+        "predictable",
+    }
+)
 """The names of the flags."""
 
 

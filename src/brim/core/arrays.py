@@ -51,7 +51,8 @@ DENSE = 1 << 22
 
 
 def count_values(values: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct values, ascending, and how often each occurs. One huge value among small ones costs no memory.
+    """Return the distinct values, ascending, and how often each occurs. One huge value among small ones costs no
+    memory.
 
     Example:
         >>> count_values(np.array([5, 3, 5]))
@@ -94,7 +95,8 @@ def begins(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def offsets(lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return the boundaries of stretches that lie end to end: 0, then every end. Stretch i is `offsets[i]:offsets[i + 1]`.
+    """Return the boundaries of stretches that lie end to end: 0, then every end. Stretch i is `offsets[i]:offsets[i +
+    1]`.
 
     Example:
         >>> offsets(np.array([3, 1, 2]))

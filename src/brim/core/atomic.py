@@ -1,10 +1,10 @@
 """Files and directories that are whole or absent.
 
-A writer works beside the target, under a name of its own that starts with a dot, and renames when it is done. Any number
-of processes may write one target: each has its own temporary name, and the last one to finish wins. A process that is
-killed half-way leaves the old target as it was, and at most a dotted leftover, which a later write in the same directory
-removes. An existing directory is exchanged for the new one in one step where the system can (Linux); elsewhere it is
-renamed to `.NAME.old` for a moment, from where the next write or `recover` puts it back.
+A writer works beside the target, under a name of its own that starts with a dot, and renames when it is done. Any
+number of processes may write one target: each has its own temporary name, and the last one to finish wins. A process
+that is killed half-way leaves the old target as it was, and at most a dotted leftover, which a later write in the same
+directory removes. An existing directory is exchanged for the new one in one step where the system can (Linux);
+elsewhere it is renamed to `.NAME.old` for a moment, from where the next write or `recover` puts it back.
 """
 
 import ctypes
@@ -28,12 +28,14 @@ AT_FDCWD = -100
 
 
 @contextmanager
-def atomic_file(target: str | os.PathLike[str], mode: str = "wb", *, durable: bool = True) -> Generator[IO[bytes], None, None]:
+def atomic_file(
+    target: str | os.PathLike[str], mode: str = "wb", *, durable: bool = True
+) -> Generator[IO[bytes], None, None]:
     """Open a binary file that appears at `target`, flushed to disk, when the block ends without an error.
 
     A link stays, and the file it points to is replaced. An open descriptor (/dev/stdout), a device or a pipe is written
-    into: it can be neither half there nor replaced. `durable` flushes the directory too, so that the new name survives a
-    power failure; leave it out for one of many files that could be written again.
+    into: it can be neither half there nor replaced. `durable` flushes the directory too, so that the new name survives
+    a power failure; leave it out for one of many files that could be written again.
     """
     check_target(target)
     if (stream := _stream(Path(target), mode)) is not None:
@@ -98,9 +100,9 @@ def atomic_directory(
 ) -> Generator[Path, None, None]:
     """Make a directory that appears at `target` when the block ends without an error.
 
-    An existing target is replaced as a whole, but only if it is empty or `replaces(target)` says that it is one of ours: a
-    mistyped path never costs anyone their files. A link stays, and the directory it points to is replaced. The target is
-    locked for the whole block; `held` says that the caller has its lock already.
+    An existing target is replaced as a whole, but only if it is empty or `replaces(target)` says that it is one of
+    ours: a mistyped path never costs anyone their files. A link stays, and the directory it points to is replaced. The
+    target is locked for the whole block; `held` says that the caller has its lock already.
 
     Raises:
         OptionError: It cannot be written, or holds other files.

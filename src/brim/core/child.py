@@ -1,8 +1,9 @@
 """One interpreter at the other end of a socket.
 
-A child is a plain interpreter, not a `multiprocessing` process: it never runs the caller's main module (so a script needs
-no `if __name__ == "__main__"`), Ctrl-C reaches the parent alone, and when the parent is gone, however it went, the child
-finds its socket closed after the work at hand and leaves. A child that dies is an error that says so, never a hang.
+A child is a plain interpreter, not a `multiprocessing` process: it never runs the caller's main module (so a script
+needs no `if __name__ == "__main__"`), Ctrl-C reaches the parent alone, and when the parent is gone, however it went,
+the child finds its socket closed after the work at hand and leaves. A child that dies is an error that says so, never a
+hang.
 """
 
 import ctypes
@@ -23,7 +24,10 @@ Serve = Callable[["Connection[Any, Any]"], None]
 
 
 class ChildEndedError(Exception):
-    """A child ended while it was needed. Its text is the rest of a sentence about the child, such as "ended with status 3"."""
+    """A child ended while it was needed.
+
+    Its text is the rest of a sentence about the child, such as "ended with status 3".
+    """
 
     def __init__(self, code: int) -> None:
         self.signal = signal.Signals(-code).name if code < 0 else None
@@ -44,10 +48,10 @@ class Child:
         """Start it.
 
         Args:
-            serve: A function of a module, which the child imports and calls with its end of the socket.
-            environment: Variables that the child has beside those of this process.
-            stderr: A file for what it writes to stderr; by default it shares ours.
-            dies_with_parent: On Linux, the child is killed at once when the thread that starts it is gone, in whatever it
+            serve: A function of a module, which the child imports and calls with its end of the socket. environment:
+            Variables that the child has beside those of this process. stderr: A file for what it writes to stderr; by
+            default it shares ours. dies_with_parent: On Linux, the child is killed at once when the thread that starts
+            it is gone, in whatever it
                 is doing. Otherwise it finishes the work at hand first.
         """
         self.channel, theirs = Pipe()

@@ -1,9 +1,9 @@
 """A file of named columns, memory-mapped.
 
-Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a JSON index
-(metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's size and checksum.
-Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and a column is checked against its
-checksum when it is first touched. Nothing is ever unpickled.
+Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a
+JSON index (metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's
+size and checksum. Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and a
+column is checked against its checksum when it is first touched. Nothing is ever unpickled.
 """
 
 import json
@@ -27,7 +27,9 @@ ALIGN = 64
 COPY_BYTES = 1 << 20
 
 
-def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> None:
+def write_columns(
+    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
+) -> None:
     """Write a file of `format` (such as "brim.lengths/1") whole or not at all. Equal contents give equal bytes."""
     with atomic_file(target) as file:
         file.write(_head(format))
@@ -36,11 +38,14 @@ def write_columns(target: str | os.PathLike[str], format: str, meta: Mapping[str
 
 
 @contextmanager
-def stream_columns(target: str | os.PathLike[str], format: str, dtypes: Mapping[str, str]) -> Generator["ColumnStream", None, None]:
-    """The same for columns that do not fit in memory and whose sizes are not known yet: each is appended to, piece by piece.
+def stream_columns(
+    target: str | os.PathLike[str], format: str, dtypes: Mapping[str, str]
+) -> Generator["ColumnStream", None, None]:
+    """The same for columns that do not fit in memory and whose sizes are not known yet: each is appended to, piece by
+    piece.
 
-    The first column goes straight to its place; the others wait in unnamed files beside the target until it is complete. `meta` of
-    the stream is written at the end, so what is learned on the way can be part of it.
+    The first column goes straight to its place; the others wait in unnamed files beside the target until it is
+    complete. `meta` of the stream is written at the end, so what is learned on the way can be part of it.
     """
     with atomic_file(target) as file, ExitStack() as stack:
         file.write(_head(format))
@@ -137,7 +142,9 @@ class Columns:
             place = self._places[name]
             array = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
             if self._check and digest_bytes(array_bytes(array)) != place["checksum"]:
-                raise DamagedError(f"{self.path}: column {name!r} is damaged (its checksum differs); write the file again")
+                raise DamagedError(
+                    f"{self.path}: column {name!r} is damaged (its checksum differs); write the file again"
+                )
             self._arrays[name] = array
         return self._arrays[name]
 

@@ -24,20 +24,25 @@ def readable(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def table_html(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", bars: int | None = None) -> str:
+def table_html(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", bars: int | None = None
+) -> str:
     """Return an HTML table.
 
     With `bars`, the column of that number holds shares from 0 to 1, which are drawn as bars behind their percentages.
     """
     head = "".join(f'<th style="text-align:{_align(at)}">{escape(name)}</th>' for at, name in enumerate(columns))
-    body = "".join(f"<tr>{''.join(_cell(value, at, bar=at == bars) for at, value in enumerate(row))}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(_cell(value, at, bar=at == bars) for at, value in enumerate(row))}</tr>" for row in rows
+    )
     return f"<table>{_caption(title)}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def facts_html(facts: Mapping[str, Any], *, title: str = "") -> str:
     """Return an HTML table with one named fact per row."""
     rows = "".join(
-        f'<tr><th scope="row" style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(readable(value))}</td></tr>'
+        f'<tr><th scope="row" style="text-align:left">{escape(name)}</th><td '
+        f'style="text-align:left">{escape(readable(value))}</td></tr>'
         for name, value in facts.items()
     )
     return f"<table>{_caption(title)}<tbody>{rows}</tbody></table>"

@@ -4,8 +4,8 @@
 
 A `Document` describes one kind: its format, what it is called in messages, and what to do when it cannot be read. Every
 kind is written and refused in the same way and with the same words. The checksum covers all other names and values as
-canonical JSON, so a document can be indented otherwise, but not altered. Kinds that people write by hand have none, or may
-leave it out.
+canonical JSON, so a document can be indented otherwise, but not altered. Kinds that people write by hand have none, or
+may leave it out.
 """
 
 import json
@@ -114,7 +114,9 @@ class Document:
         del values["format"]
         return values
 
-    def _check_digest(self, values: dict[str, Any], name: object, again: str | None, digest: Callable[[dict[str, Any]], str]) -> None:
+    def _check_digest(
+        self, values: dict[str, Any], name: object, again: str | None, digest: Callable[[dict[str, Any]], str]
+    ) -> None:
         """Take the checksum out of the values and compare it."""
         given = values.pop("checksum", None)
         if given is None and self.checksum == "optional":
@@ -134,7 +136,10 @@ class Document:
             if not stat.S_ISREG(about.st_mode):  # reading a pipe could wait for ever
                 raise DataError(f"cannot read {path}: it is not a regular file")
             if about.st_size > self.largest:
-                raise DataError(f"cannot read {path}: it is too large for {self.what} ({about.st_size} bytes, at most {self.largest})")
+                raise DataError(
+                    f"cannot read {path}: it is too large for {self.what} ({about.st_size} bytes, at most "
+                    f"{self.largest})"
+                )
             return path.read_bytes()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None

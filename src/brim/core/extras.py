@@ -17,4 +17,6 @@ def need(module: str, *, extra: str, user: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise MissingExtraError(f"{user} needs {error.name}, which is not installed; run: pip install 'brim[{extra}]'") from None
+        raise MissingExtraError(
+            f"{user} needs {error.name}, which is not installed; run: pip install 'brim[{extra}]'"
+        ) from None

@@ -1,7 +1,7 @@
 """Fingerprints: 32 hex digits of BLAKE2b over an unambiguous byte string.
 
-Every part is written with its kind and its size before its bytes, so ("ab", "c") and ("a", "bc") differ, and so do 1, 1.0 and "1".
-Arrays are hashed as little-endian columns: the same numbers give the same fingerprint on every machine.
+Every part is written with its kind and its size before its bytes, so ("ab", "c") and ("a", "bc") differ, and so do 1,
+1.0 and "1". Arrays are hashed as little-endian columns: the same numbers give the same fingerprint on every machine.
 """
 
 import hashlib

@@ -4,9 +4,9 @@ The public names of a package are listed once, in its stub `__init__.pyi`, one l
 
     from brim.plan.plan import BatchPlan as BatchPlan
 
-Type checkers and editors read the stub and know the exact types. `attach` reads the same lines at run time, so importing
-the package costs the reading of one small file and imports none of the modules behind the names. `from PACKAGE import
-NAME as NAME` in the stub of PACKAGE itself lists a subpackage.
+Type checkers and editors read the stub and know the exact types. `attach` reads the same lines at run time, so
+importing the package costs the reading of one small file and imports none of the modules behind the names. `from
+PACKAGE import NAME as NAME` in the stub of PACKAGE itself lists a subpackage.
 """
 
 import os

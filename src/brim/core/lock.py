@@ -20,11 +20,13 @@ POLL = 0.02
 
 
 @contextmanager
-def locked(target: str | os.PathLike[str], *, wait: float = 0.0, name: str | os.PathLike[str] | None = None) -> Generator[bool, None, None]:
+def locked(
+    target: str | os.PathLike[str], *, wait: float = 0.0, name: str | os.PathLike[str] | None = None
+) -> Generator[bool, None, None]:
     """Keep other processes and threads from writing `target` while the block runs. Yields whether it had to wait.
 
-    The lock is a file `.NAME.lock` beside the target, which is removed at the end; a killed process leaves the file, but
-    not the lock. `name` stands for the target in messages.
+    The lock is a file `.NAME.lock` beside the target, which is removed at the end; a killed process leaves the file,
+    but not the lock. `name` stands for the target in messages.
 
     Raises:
         BrimError: Another one has held the lock for `wait` seconds from now on.
@@ -77,8 +79,8 @@ def _take_lock(path: Path, shown: str | os.PathLike[str], wait: float) -> tuple[
             raise unwritable(shown, error) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held the lock before may have removed the file between our opening and our locking it. Then another
-            # file has its name, or none has, and ours is the lock of nothing.
+            # Whoever held the lock before may have removed the file between our opening and our locking it. Then
+            # another file has its name, or none has, and ours is the lock of nothing.
             if os.path.samestat(os.stat(path), os.fstat(handle)):
                 return handle, waited
         except BlockingIOError:
@@ -87,7 +89,8 @@ def _take_lock(path: Path, shown: str | os.PathLike[str], wait: float) -> tuple[
                 holder = _holder(handle)
                 os.close(handle)
                 raise BrimError(
-                    f"another process is writing {os.fspath(shown)}{holder}; wait for it to end, or choose another output"
+                    f"another process is writing {os.fspath(shown)}{holder}; wait for it to end, or choose another "
+                    "output"
                 ) from None
             time.sleep(POLL)
         except FileNotFoundError:

@@ -97,7 +97,8 @@ class NpzArchive(Mapping[str, Any]):
             return np.array(array, head.dtype.newbyteorder("="), order="C")
 
     def outline(self, name: str) -> NDArray[Any]:
-        """Return a stand-in for an array, of its type and shape: only the header is read. An array without axes is read.
+        """Return a stand-in for an array, of its type and shape: only the header is read. An array without axes is
+        read.
 
         It raises what reading the array raises, but checks no checksum.
         """
@@ -124,7 +125,8 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980, whatever the time
             info.create_system = 3  # and from Unix, whatever the machine
-            # An interrupt between opening a member and the block that closes it would leave an archive that cannot be closed.
+            # An interrupt between opening a member and the block that closes it would leave an archive that cannot be
+            # closed.
             with interrupts_held(), archive.open(info, "w", force_zip64=array.nbytes >= LARGE) as member:
                 member.write(_header(array))
                 member.write(array_bytes(array))
@@ -174,7 +176,9 @@ def _head(file: IO[bytes], name: str, size: int) -> _Head:
         shape, by_columns, dtype = read(file)
     except (NpzError, zipfile.BadZipFile, zlib.error, EOFError, OSError):
         raise
-    except Exception:  # whatever Python's tokenizer and parser raise for bytes that are no literal, and NumPy for other literals
+    except (
+        Exception
+    ):  # whatever Python's tokenizer and parser raise for bytes that are no literal, and NumPy for other literals
         raise NpzError(f"{name!r} has no readable header") from None
     if dtype.hasobject:
         raise NotPlainError(f"{name!r} holds Python objects, which are never loaded")
@@ -192,6 +196,16 @@ def _damage() -> Generator[None, None, None]:
         yield
     except FileNotFoundError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, OverflowError, MemoryError):
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        OverflowError,
+        MemoryError,
+    ):
         # All but the first are for headers that make no sense: an unknown method, a place before the beginning.
         raise NpzError("it is cut off or altered") from None

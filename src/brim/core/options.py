@@ -9,7 +9,18 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from brim.core.errors import MismatchError, OptionError, did_you_mean
 
@@ -85,7 +96,9 @@ def from_dict(cls: type[Options], values: Mapping[str, Any], *, what: str = "") 
     return _made(cls, values, "", f" of {what}" if what else "")
 
 
-def resumed(options: Options, given: Mapping[str, Any], *, may_change: Collection[str] = (), paths: Collection[str] = ()) -> Options:
+def resumed(
+    options: Options, given: Mapping[str, Any], *, may_change: Collection[str] = (), paths: Collection[str] = ()
+) -> Options:
     """Return the options of a resumed run: those it began with, and those of `given` that may change.
 
     Names of nested options are dotted ("training.seeds"). A name in `may_change` stands for everything below it. Two
@@ -101,7 +114,11 @@ def resumed(options: Options, given: Mapping[str, Any], *, may_change: Collectio
 
 
 def check_unchanged(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, may_change: Collection[str] = (), paths: Collection[str] = ()
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    may_change: Collection[str] = (),
+    paths: Collection[str] = (),
 ) -> None:
     """Compare the options of a run with those it is resumed with, nested dictionaries name by name.
 
@@ -110,11 +127,17 @@ def check_unchanged(
     """
     if differing := _differences(before, after, "", may_change, paths):
         listed = ", ".join(differing)
-        raise MismatchError(f"these options cannot change when a run is resumed: {listed}; leave them out, or start a new run")
+        raise MismatchError(
+            f"these options cannot change when a run is resumed: {listed}; leave them out, or start a new run"
+        )
 
 
 def _differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], prefix: str, may_change: Collection[str], paths: Collection[str]
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    prefix: str,
+    may_change: Collection[str],
+    paths: Collection[str],
 ) -> list[str]:
     differing: list[str] = []
     for key in dict.fromkeys([*before, *after]):
@@ -230,7 +253,9 @@ def _items(kind: Any, value: Any, name: str, of: str) -> Any:
         each = list(kinds)
     else:
         each = [kinds[0]] * len(items)
-    return origin(_value(one, item, f"{name}[{at}]", of) for at, (one, item) in enumerate(zip(each, items, strict=True)))
+    return origin(
+        _value(one, item, f"{name}[{at}]", of) for at, (one, item) in enumerate(zip(each, items, strict=True))
+    )
 
 
 def _fits(kind: Any, value: Any) -> bool:

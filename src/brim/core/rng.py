@@ -1,8 +1,9 @@
 """Randomness that is a pure function of (seed, purpose, epoch).
 
 Bits come from Philox, a counter-based generator whose stream NumPy guarantees; what is made of the bits is made here,
-because the methods of `numpy.random.Generator` may change between releases. Purposes are names: "order" and "pack" never
-share a stream, and epoch 1 of seed 42 has nothing to do with epoch 0 of seed 43. Nothing here touches a global generator.
+because the methods of `numpy.random.Generator` may change between releases. Purposes are names: "order" and "pack"
+never share a stream, and epoch 1 of seed 42 has nothing to do with epoch 0 of seed 43. Nothing here touches a global
+generator.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Names beside a target: temporary files, locks, replaced directories; and the leftovers of killed processes.
 
-Every name starts with a dot and is made from the target's own. A temporary name also says which process on which machine
-is writing, so that leftovers are told from work in progress.
+Every name starts with a dot and is made from the target's own. A temporary name also says which process on which
+machine is writing, so that leftovers are told from work in progress.
 """
 
 import os

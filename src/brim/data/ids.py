@@ -1,7 +1,8 @@
 """The ids of a data set as a column: row numbers, integers or strings.
 
-Ten million ids are two flat arrays here, not ten million objects. An id keeps its type: 0 is an id like any other, and a data set
-with integer ids gives integers back. Where a data set mixes integers and strings, all of them become strings.
+Ten million ids are two flat arrays here, not ten million objects. An id keeps its type: 0 is an id like any other, and
+a data set with integer ids gives integers back. Where a data set mixes integers and strings, all of them become
+strings.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -94,14 +95,19 @@ class Ids:
 
     @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
-        """From Python values. Integers that do not fit 64 bits, such as long hashes, become strings, and all others with them."""
+        """From Python values.
+
+        Integers that do not fit 64 bits, such as long hashes, become strings, and all others with them.
+        """
         values = [int(value) if isinstance(value, np.integer) else value for value in ids]
         if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
             return cls.integers(np.array(values, np.int64))
         texts = [str(value) for value in values]
         joined = "".join(texts)
         sizes = map(len, texts if joined.isascii() else (text.encode() for text in texts))
-        return cls.strings(np.frombuffer(joined.encode(), np.uint8), np.cumsum(np.fromiter(sizes, np.int64, len(texts))))
+        return cls.strings(
+            np.frombuffer(joined.encode(), np.uint8), np.cumsum(np.fromiter(sizes, np.int64, len(texts)))
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -128,7 +134,9 @@ class Ids:
             return tuple(self._columns["id"][rows].tolist())
         ends, text = self._columns["id_ends"], self._columns["id_text"].data
         starts = np.where(rows > 0, ends[rows - 1], 0)
-        return tuple(str(text[start:end], "utf-8") for start, end in zip(starts.tolist(), ends[rows].tolist(), strict=True))
+        return tuple(
+            str(text[start:end], "utf-8") for start, end in zip(starts.tolist(), ends[rows].tolist(), strict=True)
+        )
 
     def row_of(self, id: SampleId) -> int:
         """The row that holds an id. The first call builds a table of all ids.
@@ -147,12 +155,16 @@ class Ids:
     def duplicate(self) -> tuple[int, int] | None:
         """The first row whose id an earlier row has, as (earlier, later); None if all ids differ.
 
-        Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal hashes are then
-        compared for real, so an accident among the hashes is never reported.
+        Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal
+        hashes are then compared for real, so an accident among the hashes is never reported.
         """
         if not self._columns:
             return None
-        keys = self._columns["id"] if "id" in self._columns else _hashes(self._columns["id_text"], self._columns["id_ends"])
+        keys = (
+            self._columns["id"]
+            if "id" in self._columns
+            else _hashes(self._columns["id_text"], self._columns["id_ends"])
+        )
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         pairs: list[tuple[int, int]] = []

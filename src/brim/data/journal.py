@@ -1,9 +1,10 @@
 """The journal of a build: what has been measured so far, kept where SIGKILL cannot reach it.
 
-A file beside the output, `.<name>.journal`, of records that are only ever appended: each has its size and checksum before its bytes,
-so a record that was torn off is recognised and cut. A header record says which data and which tokenizer the records after it belong
-to; when the data has grown between two runs, a new header is appended and everything before it stays valid. The output is locked
-while a build has its journal open: two builds of one output never mix. It is removed when the output has been written.
+A file beside the output, `.<name>.journal`, of records that are only ever appended: each has its size and checksum
+before its bytes, so a record that was torn off is recognised and cut. A header record says which data and which
+tokenizer the records after it belong to; when the data has grown between two runs, a new header is appended and
+everything before it stays valid. The output is locked while a build has its journal open: two builds of one output
+never mix. It is removed when the output has been written.
 """
 
 import os
@@ -52,7 +53,9 @@ class Measured:
         for name, size in head["sizes"].items():
             parts[name] = data[at : at + size]
             at += size
-        columns = {name: np.frombuffer(parts[name], "<i8").astype(np.int64) for name in ("numbers", "ends") if name in parts}
+        columns = {
+            name: np.frombuffer(parts[name], "<i8").astype(np.int64) for name in ("numbers", "ends") if name in parts
+        }
         ids = IdBlock(numbers=columns.get("numbers"), text=parts["text"], ends=columns.get("ends"))
         lengths = np.frombuffer(parts["lengths"], "<i4").astype(np.int32)
         return cls(head["start"], head["stop"], head["blank"], lengths, ids, head["groups"])
@@ -86,7 +89,10 @@ class Journal:
             self._held = stack.pop_all()
 
     def recover(self) -> tuple[dict[str, Any] | None, list[Measured]]:
-        """The last header and everything measured under it and before it. What follows the last whole record is cut off."""
+        """The last header and everything measured under it and before it.
+
+        What follows the last whole record is cut off.
+        """
         header: dict[str, Any] | None = None
         found: list[Measured] = []
         end = 0

@@ -1,11 +1,12 @@
 """`LengthCache`: how long every sample is, without the samples.
 
-A table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was measured with. Planning
-reads this and nothing else. Two forms on disk: JSONL for people, and columns that are mapped into memory for everything else; both
-are written whole or not at all, and both notice when they are truncated or altered.
+A table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was measured
+with. Planning reads this and nothing else. Two forms on disk: JSONL for people, and columns that are mapped into memory
+for everything else; both are written whole or not at all, and both notice when they are truncated or altered.
 
-A group is a label that must not be mixed inside a microbatch; most data sets have none. Nested samples may be ragged along several axes,
-each of which is padded by itself (`brim.data.nested.structure`): then `axes` has a column for each, and a length is the sum of its row.
+A group is a label that must not be mixed inside a microbatch; most data sets have none. Nested samples may be ragged
+along several axes, each of which is padded by itself (`brim.data.nested.structure`): then `axes` has a column for each,
+and a length is the sum of its row.
 """
 
 import os
@@ -169,7 +170,12 @@ class LengthCache:
 
     def with_hashes(self, dataset_hash: str, tokenizer_hash: str) -> "LengthCache":
         """The same table, said to be of other data or another tokenizer."""
-        meta: dict[str, Any] = {"groups": self.groups, "group_names": self.group_names, "axes": self.axes, "source": self.source}
+        meta: dict[str, Any] = {
+            "groups": self.groups,
+            "group_names": self.group_names,
+            "axes": self.axes,
+            "source": self.source,
+        }
         return LengthCache(self.ids, self.lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash, **meta)
 
     @property
@@ -255,7 +261,8 @@ def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[
     for number, row in enumerate(rows):
         if any(type(value) is not int or not 0 <= value <= LONGEST for value in row) or sum(row) != lengths[number]:
             raise DataError(
-                f"sample {ids[number]!r} has length {lengths[number]!r} and axes {row!r}, which must be integers that add up to it"
+                f"sample {ids[number]!r} has length {lengths[number]!r} and axes {row!r}, which must be integers "
+                "that add up to it"
             )
         matrix[number, : len(row)] = row
     return matrix

@@ -4,8 +4,8 @@
     {"sample_id":"a","length":5}
     {"sample_id":"b","length":3,"group":"depth-2"}
 
-The header's count and fingerprint tell a truncated or altered file from a whole one. A file without them (written by hand, or by
-another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read too, and is believed.
+The header's count and fingerprint tell a truncated or altered file from a whole one. A file without them (written by
+hand, or by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read too, and is believed.
 """
 
 import os
@@ -106,8 +106,8 @@ def _id(path: Path, number: int, row: dict[str, Any]) -> SampleId:
     missing = next((name for name in ("sample_id", "length") if name not in row), None)
     if missing is not None:
         raise DataError(
-            f"{path}:{number}: {missing!r} is missing (keys: {', '.join(row)}); this is not a length cache, build one with: "
-            f"brim lengths build -d {path} -o lengths.jsonl"
+            f"{path}:{number}: {missing!r} is missing (keys: {', '.join(row)}); this is not a length cache, build "
+            f"one with: brim lengths build -d {path} -o lengths.jsonl"
         )
     id = row["sample_id"]
     if not is_id(id):

@@ -1,9 +1,9 @@
 """Measure a data set: every row through the tokenizer, only the lengths kept.
 
-The source is read once, in blocks, by worker processes when it is large; they send back the bytes they read too, from which its
-fingerprint is made. Every block goes to a journal as soon as its turn comes. A build that is killed resumes from there, and ends with
-the bytes of one that was not. A build whose output exists already measures only the rows that were appended since; if a row before
-them changed, or the tokenizer, or the format, it starts over.
+The source is read once, in blocks, by worker processes when it is large; they send back the bytes they read too, from
+which its fingerprint is made. Every block goes to a journal as soon as its turn comes. A build that is killed resumes
+from there, and ends with the bytes of one that was not. A build whose output exists already measures only the rows that
+were appended since; if a row before them changed, or the tokenizer, or the format, it starts over.
 
 Memory holds a few blocks, and the finished columns: 4 bytes for a length and the ids.
 """
@@ -97,8 +97,8 @@ def build_lengths(
 ) -> Built:
     """Measure a data set, open already or at a path, and write its `LengthCache` to `output`.
 
-    `workers` is the number of processes; 1 measures in this process, None chooses: this process for a few megabytes, else all cores.
-    `torn` is for a path, as in `open_source`; a source was opened with its own.
+    `workers` is the number of processes; 1 measures in this process, None chooses: this process for a few megabytes,
+    else all cores. `torn` is for a path, as in `open_source`; a source was opened with its own.
 
     Raises:
         DataError: A row or the data set is not what it should be; nothing is written.
@@ -121,13 +121,18 @@ def build_lengths(
 
 
 def open_as_measured(path: str | os.PathLike[str], table: LengthCache) -> tuple[Source, Layout | None]:
-    """The data set, and the layout of its rows, as they were when `table` was measured. A table that was made by hand has no layout."""
+    """The data set, and the layout of its rows, as they were when `table` was measured.
+
+    A table that was made by hand has no layout.
+    """
     recorded = table.source
     source = open_source(path, torn="skip" if recorded.get("torn") else "error")
     layout: dict[str, Any] | None = recorded.get("layout")
     if layout is None:
         return source, None
-    return source, Layout(layout["kind"], tuple(dict(layout["fields"]).items()), layout["id_field"], layout["group_field"])
+    return source, Layout(
+        layout["kind"], tuple(dict(layout["fields"]).items()), layout["id_field"], layout["group_field"]
+    )
 
 
 def _build(measurer: BlockMeasurer, output: Path, workers: int | None, progress: Progress) -> Built:
@@ -171,7 +176,9 @@ def _measure_rest(
     source = measurer.source
     start = done[-1].stop if done else 0
     tally = _Tally(progress, source, done)
-    with closing(ordered_map(measurer, source.blocks(start), workers=workers or choose_workers(source, start))) as results:
+    with closing(
+        ordered_map(measurer, source.blocks(start), workers=workers or choose_workers(source, start))
+    ) as results:
         for measured, raw in results:
             source.absorb(Block(measured.start, measured.stop), raw)
             # Before a record, a header that covers its rows: whoever resumes checks them against the data.
@@ -276,7 +283,9 @@ def joined(done: Sequence[Measured], source: Source, tokenizer: Tokenizer, layou
         "layout": asdict(layout) | {"fields": dict(layout.fields)},
     }
     identity = tokens_identity(tokenizer, layout)
-    return LengthCache(ids, lengths, groups=groups, group_names=names, tokenizer_hash=identity, dataset_hash=digest, source=meta)
+    return LengthCache(
+        ids, lengths, groups=groups, group_names=names, tokenizer_hash=identity, dataset_hash=digest, source=meta
+    )
 
 
 def _join_groups(done: Sequence[Measured]) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
@@ -301,5 +310,7 @@ def check_output(output: Path, data: Path) -> None:
         raise OptionError(f"will not write the lengths over the data: {output} is both; choose another output")
     with open(output, "rb") as file:
         head = file.readline(4096)
-    if not is_columns(output, FORMAT) and not (head.startswith(b"{") and (b'"tokenizer_hash"' in head or b'"sample_id"' in head)):
+    if not is_columns(output, FORMAT) and not (
+        head.startswith(b"{") and (b'"tokenizer_hash"' in head or b'"sample_id"' in head)
+    ):
         raise OptionError(f"will not replace {output}: it is not a length cache; remove it or choose another output")

@@ -28,7 +28,8 @@ def available_cores() -> int:
 
 
 def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Generator[Result]:
-    """`map(work, items)` on `workers` processes; on one worker, in this process. `work` is pickled once for each of them.
+    """`map(work, items)` on `workers` processes; on one worker, in this process. `work` is pickled once for each of
+    them.
 
     Close it (`contextlib.closing`) if it may be left before its end: the workers live as long as it does.
 
@@ -109,7 +110,9 @@ class _Worker:
 
 
 def _died(how: ChildEndedError) -> BrimError:
-    return BrimError(f"a worker process {how}; if memory ran out, use fewer workers. Run again to continue where this stopped")
+    return BrimError(
+        f"a worker process {how}; if memory ran out, use fewer workers. Run again to continue where this stopped"
+    )
 
 
 def serve(channel: "Connection[Any, Any]") -> None:

@@ -1,7 +1,8 @@
 """`Sample`: one thing to learn from, as arrays.
 
-Everything behind the tokenizer speaks of samples: an id, tokens, which of them are learned, and whatever else belongs to them under
-a name. A sample is immutable; its arrays are read-only. It never holds padding: padding is a property of a batch.
+Everything behind the tokenizer speaks of samples: an id, tokens, which of them are learned, and whatever else belongs
+to them under a name. A sample is immutable; its arrays are read-only. It never holds padding: padding is a property of
+a batch.
 """
 
 from collections.abc import Mapping
@@ -46,7 +47,8 @@ class Sample:
         """Lists and tuples become arrays. `arrays` may have any shape; the others have one entry per token.
 
         Raises:
-            DataError: Lengths differ, a mask holds something else than 0 and 1, segments go back, or a value is no integer.
+            DataError: Lengths differ, a mask holds something else than 0 and 1, segments go back, or a value is no
+            integer.
         """
         if type(id) not in (str, int):
             raise not_an_id(f"sample id {id!r} is a {type(id).__name__}")
@@ -56,7 +58,9 @@ class Sample:
             raise DataError(f"sample {id!r}: loss_mask holds {mask.max()}; it may hold 0 (read) and 1 (learned) only")
         segments = None if segment_ids is None else _column(id, "segment_ids", segment_ids, np.int32, len(tokens))
         if segments is not None and (np.diff(segments) < 0).any():
-            raise DataError(f"sample {id!r}: segment_ids go back from {segments.max()}; a segment is one stretch of the sample")
+            raise DataError(
+                f"sample {id!r}: segment_ids go back from {segments.max()}; a segment is one stretch of the sample"
+            )
         extras = {name: _frozen(np.array(value)) for name, value in (arrays or {}).items()}
         values = (id, tokens, mask, segments, extras, dict(scalars or {}))
         for name, value in zip(self.__slots__, values, strict=True):
@@ -99,7 +103,9 @@ def _column(id: SampleId, name: str, values: ArrayLike, dtype: type[Any], size: 
         raise DataError(f"sample {id!r}: {name} holds {array.dtype} values; it must hold integers")
     limit = np.iinfo(dtype)
     if array.size and not (max(limit.min, 0) <= int(array.min()) and int(array.max()) <= limit.max):
-        raise DataError(f"sample {id!r}: {name} holds values from {array.min()} to {array.max()}; they must lie in 0..{limit.max}")
+        raise DataError(
+            f"sample {id!r}: {name} holds values from {array.min()} to {array.max()}; they must lie in 0..{limit.max}"
+        )
     if size is not None and len(array) != size:
         raise DataError(f"sample {id!r}: {name} has {len(array)} entries for {size} tokens")
     if isinstance(values, np.ndarray) and values.dtype == dtype and not values.flags.writeable:

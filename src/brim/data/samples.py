@@ -31,9 +31,7 @@ class Samples:
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, format: RowFormat | Layout | None = None) -> None:
-        """Raises:
-        DataError: The first row does not have the format.
-        """
+        """Raises: DataError: The first row does not have the format."""
         self.source, self.tokenizer = source, tokenizer
         self.layout = format if isinstance(format, Layout) else layout_of(source, format or RowFormat())
 
@@ -71,7 +69,9 @@ class Samples:
                 raise DataError(f"{self.source.where(number)}: {error}") from None
         return samples
 
-    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+    def spans(
+        self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
+    ) -> Spans:
         """As a batch asks for them; see `TokenSource`."""
         if len(rows) and int(rows.max()) >= len(self):
             raise shorter(self, rows, starts + lengths)
@@ -87,7 +87,8 @@ class Samples:
         """How long all samples are."""
         source = self.source
         blocks = [
-            measure_rows(source.read(block).rows, self.tokenizer, self.layout, partial(source.where_in, block)) for block in source.blocks()
+            measure_rows(source.read(block).rows, self.tokenizer, self.layout, partial(source.where_in, block))
+            for block in source.blocks()
         ]
         return np.concatenate([np.empty(0, np.int32), *blocks])
 

@@ -1,8 +1,8 @@
 """A data set to try things on: short tasks with worked solutions and answers that can be checked.
 
-Deterministic: the same bytes for the same seed on every machine and version of Python. Row i does not depend on how many rows are
-asked for, so a longer data set starts with the shorter one. Lengths have a long tail and a hard end: in bytes, half of the rows are
-below about 300, a few reach past 1,500, and none reaches 2,048.
+Deterministic: the same bytes for the same seed on every machine and version of Python. Row i does not depend on how
+many rows are asked for, so a longer data set starts with the shorter one. Lengths have a long tail and a hard end: in
+bytes, half of the rows are below about 300, a few reach past 1,500, and none reaches 2,048.
 """
 
 import os
@@ -53,7 +53,13 @@ def _chunks(n: int, seed: int) -> Iterator[list[dict[str, str]]]:
 def _row(draw: "Draw", number: int) -> dict[str, str]:
     task = draw.pick(NAMES)
     prompt, steps, answer = TASKS[task].make(draw)
-    return {"id": f"{task}-{number:07d}", "prompt": prompt, "response": f"{steps}\nAnswer: {answer}", "answer": answer, "task": task}
+    return {
+        "id": f"{task}-{number:07d}",
+        "prompt": prompt,
+        "response": f"{steps}\nAnswer: {answer}",
+        "answer": answer,
+        "task": task,
+    }
 
 
 NAMES = tuple(TASKS)

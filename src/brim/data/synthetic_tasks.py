@@ -1,7 +1,7 @@
 """The tasks of the sample data: how each is made, and how its answer is found from the prompt alone.
 
-`make` builds a task and writes out the solution step by step; `solve` reads the prompt with a pattern and computes the answer in
-another way. Neither knows the other, so a fault in one of them shows.
+`make` builds a task and writes out the solution step by step; `solve` reads the prompt with a pattern and computes the
+answer in another way. Neither knows the other, so a fault in one of them shows.
 """
 
 import re
@@ -9,19 +9,63 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import NamedTuple, Protocol
 
-NAMES = ("Ana", "Björn", "Chidi", "Dana", "Emeka", "Farah", "Goran", "Hana", "Inés", "Jonas", "Kavya", "Liam", "Mei", "Noor", "Otto", "Zoë")
-GOODS = ("apples", "books", "crates", "lamps", "pencils", "plates", "radios", "ropes", "seeds", "tiles", "towels", "wheels")
+NAMES = (
+    "Ana",
+    "Björn",
+    "Chidi",
+    "Dana",
+    "Emeka",
+    "Farah",
+    "Goran",
+    "Hana",
+    "Inés",
+    "Jonas",
+    "Kavya",
+    "Liam",
+    "Mei",
+    "Noor",
+    "Otto",
+    "Zoë",
+)
+GOODS = (
+    "apples",
+    "books",
+    "crates",
+    "lamps",
+    "pencils",
+    "plates",
+    "radios",
+    "ropes",
+    "seeds",
+    "tiles",
+    "towels",
+    "wheels",
+)
 PLACES = ("bakery", "depot", "farm", "harbour", "library", "market", "museum", "school", "station", "workshop")
 WORDS = tuple(
     re.findall(
         r"\w+",
-        "amber anchor basket beacon bridge candle canyon carpet cedar cloud copper coral cotton desert dragon ember engine falcon feather "
-        "field forest garden garnet glacier guitar hammer harbor honey island ivory jacket jungle kettle ladder lantern lemon marble "
-        "meadow mirror mountain needle ocean orchard paper pebble pepper pillow planet pocket quartz rabbit ribbon river saddle salmon "
-        "shadow silver spring stone summer sunset tiger timber tulip tunnel valley velvet violet walnut window winter wonder ",
+        "amber anchor basket beacon bridge candle canyon carpet cedar cloud copper coral cotton desert dragon ember "
+        "engine falcon feather field forest garden garnet glacier guitar hammer harbor honey island ivory jacket "
+        "jungle kettle ladder lantern lemon marble meadow mirror mountain needle ocean orchard paper pebble pepper "
+        "pillow planet pocket quartz rabbit ribbon river saddle salmon shadow silver spring stone summer sunset "
+        "tiger timber tulip tunnel valley velvet violet walnut window winter wonder ",
     )
 )
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 UNITS = (
     ("kilometres", "metres", 1000),
@@ -32,7 +76,13 @@ UNITS = (
     ("weeks", "days", 7),
     ("litres", "millilitres", 1000),
 )
-OPENINGS = ("", "Please help me with this. ", "Here is a small exercise. ", "A quick question. ", "I would like to check my homework. ")
+OPENINGS = (
+    "",
+    "Please help me with this. ",
+    "Here is a small exercise. ",
+    "A quick question. ",
+    "I would like to check my homework. ",
+)
 
 
 class Random(Protocol):
@@ -70,7 +120,10 @@ def make_sort(draw: Random) -> tuple[str, str, str]:
     ordered = sorted(numbers, reverse=down)
     order = "largest to smallest" if down else "smallest to largest"
     prompt = f"{draw.pick(OPENINGS)}Sort these {len(numbers)} numbers from {order}: {_listed(numbers)}."
-    steps = f"There are {len(numbers)} numbers. The smallest is {min(numbers)} and the largest is {max(numbers)}. In order they are:"
+    steps = (
+        f"There are {len(numbers)} numbers. The smallest is {min(numbers)} and the largest is {max(numbers)}. In "
+        "order they are:"
+    )
     return prompt, steps, _listed(ordered)
 
 
@@ -88,7 +141,10 @@ def make_convert(draw: Random) -> tuple[str, str, str]:
             celsius = draw.between(-8, 40) * 5
             scaled = celsius // 5 * 9
             lines.append(f"- {celsius} °C to °F")
-            steps.append(f"{celsius} × 9 / 5 = {scaled}, and {scaled} + 32 = {scaled + 32}, so {celsius} °C are {scaled + 32} °F.")
+            steps.append(
+                f"{celsius} × 9 / 5 = {scaled}, and {scaled} + 32 = {scaled + 32}, so {celsius} °C are {scaled + 32} "
+                "°F."
+            )
             answers.append(scaled + 32)
         else:
             big, small, factor = UNITS[draw.below(len(UNITS))]
@@ -102,7 +158,9 @@ def make_convert(draw: Random) -> tuple[str, str, str]:
 def solve_convert(prompt: str) -> str:
     factors = {(big, small): factor for big, small, factor in UNITS}
     found = re.findall(r"- (-?\d+) (\S+) to (\S+)", prompt)
-    return _listed([round(int(n) * 1.8 + 32) if big == "°C" else int(n) * factors[big, small] for n, big, small in found])
+    return _listed(
+        [round(int(n) * 1.8 + 32) if big == "°C" else int(n) * factors[big, small] for n, big, small in found]
+    )
 
 
 def make_letters(draw: Random) -> tuple[str, str, str]:
@@ -111,7 +169,11 @@ def make_letters(draw: Random) -> tuple[str, str, str]:
     counted = [(word, word.count(letter)) for word in words]
     steps = ["Going through the words:"] + [f"{word}: {count}" for word, count in counted if count]
     total = sum(count for _, count in counted)
-    return f'{draw.pick(OPENINGS)}How often does the letter "{letter}" occur in "{" ".join(words)}"?', "\n".join(steps), str(total)
+    return (
+        f'{draw.pick(OPENINGS)}How often does the letter "{letter}" occur in "{" ".join(words)}"?',
+        "\n".join(steps),
+        str(total),
+    )
 
 
 def solve_letters(prompt: str) -> str:
@@ -121,7 +183,10 @@ def solve_letters(prompt: str) -> str:
 
 def make_backwards(draw: Random) -> tuple[str, str, str]:
     words = [draw.pick(WORDS) for _ in range(draw.size(5, 90))]
-    steps = f"There are {len(words)} words. The last one, {words[-1]}, comes first, and the first one, {words[0]}, comes last."
+    steps = (
+        f"There are {len(words)} words. The last one, {words[-1]}, comes first, and the first one, {words[0]}, comes "
+        "last."
+    )
     prompt = f"{draw.pick(OPENINGS)}Write the words of this list in the opposite order, in capitals: {' '.join(words)}."
     return prompt, steps, " ".join(word.upper() for word in reversed(words))
 
@@ -158,14 +223,20 @@ def make_stock(draw: Random) -> tuple[str, str, str]:
         if draw.below(2):
             packs = draw.between(2, 9)
             story.append(f"{name} brings {packs} boxes with {many} {goods} each.")
-            steps.append(f"{packs} × {many} = {packs * many} come in: {stock} + {packs * many} = {stock + packs * many}.")
+            steps.append(
+                f"{packs} × {many} = {packs * many} come in: {stock} + {packs * many} = {stock + packs * many}."
+            )
             stock += packs * many
         else:
             many = min(many, stock)
             story.append(f"{name} takes {many} {goods} away.")
             steps.append(f"{many} go out: {stock} - {many} = {stock - many}.")
             stock -= many
-    return f"{draw.pick(OPENINGS)}{' '.join(story)} How many {goods} are there at the end?", "\n".join(steps), str(stock)
+    return (
+        f"{draw.pick(OPENINGS)}{' '.join(story)} How many {goods} are there at the end?",
+        "\n".join(steps),
+        str(stock),
+    )
 
 
 def solve_stock(prompt: str) -> str:
@@ -179,7 +250,9 @@ def make_bill(draw: Random) -> tuple[str, str, str]:
     for _ in range(draw.size(2, 18)):
         goods, many, cents = draw.pick(GOODS), draw.between(2, 12), draw.between(25, 1999)
         lines.append(f"- {many} {goods} at €{_money(cents)} each")
-        steps.append(f"{many} {goods}: {many} × {_money(cents)} = {_money(many * cents)}; so far {_money(total + many * cents)}")
+        steps.append(
+            f"{many} {goods}: {many} × {_money(cents)} = {_money(many * cents)}; so far {_money(total + many * cents)}"
+        )
         total += many * cents
     prompt = f"{draw.pick(OPENINGS)}{draw.pick(NAMES)} buys:\n" + "\n".join(lines) + "\nWhat does it cost altogether?"
     return prompt, "\n".join(steps), f"€{_money(total)}"

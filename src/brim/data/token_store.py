@@ -1,8 +1,9 @@
 """`TokenStore`: the tokens of a data set in one file, mapped into memory.
 
-One flat column of tokens (uint16 where the vocabulary allows, else uint32), one of what is learned, and where every sample begins. A
-training run reads spans of it without copying and without a worker process. A store is of one data set and one tokenizer, whose
-fingerprints it carries; it has the samples in the order of the length table, and knows nothing of batches.
+One flat column of tokens (uint16 where the vocabulary allows, else uint32), one of what is learned, and where every
+sample begins. A training run reads spans of it without copying and without a worker process. A store is of one data set
+and one tokenizer, whose fingerprints it carries; it has the samples in the order of the length table, and knows nothing
+of batches.
 """
 
 import os
@@ -42,7 +43,9 @@ class TokenSource(Protocol):
         ...
 
     def __len__(self) -> int: ...
-    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+    def spans(
+        self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
+    ) -> Spans:
         """Of each row, `lengths` tokens from its token `starts` on.
 
         Raises:
@@ -81,13 +84,23 @@ class TokenStore:
         self.pad_id, self.dataset_hash, self.tokenizer_hash, self.path = pad_id, dataset_hash, tokenizer_hash, path
 
     @classmethod
-    def from_samples(cls, samples: Iterable[Sample], *, pad_id: int = 0, dataset_hash: str = "", tokenizer_hash: str = "") -> "TokenStore":
+    def from_samples(
+        cls, samples: Iterable[Sample], *, pad_id: int = 0, dataset_hash: str = "", tokenizer_hash: str = ""
+    ) -> "TokenStore":
         """In memory, in the order given."""
         samples = list(samples)
         lengths = np.array([sample.length for sample in samples], np.int32)
         tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
         learned = np.concatenate([np.empty(0, np.uint8), *(sample.loss_mask for sample in samples)])
-        return cls(tokens, learned, begins(lengths), lengths, pad_id=pad_id, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash)
+        return cls(
+            tokens,
+            learned,
+            begins(lengths),
+            lengths,
+            pad_id=pad_id,
+            dataset_hash=dataset_hash,
+            tokenizer_hash=tokenizer_hash,
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> "TokenStore":
@@ -99,7 +112,9 @@ class TokenStore:
         """
         path = Path(path)
         if not path.is_file():
-            raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a directory, not a token store")
+            raise DataError(
+                f"{path} does not exist" if not path.exists() else f"{path} is a directory, not a token store"
+            )
         columns = Columns(path, FORMAT, check=check)
         meta: Mapping[str, Any] = columns.meta
         lengths = columns["length"]
@@ -123,7 +138,9 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def spans(self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> Spans:
+    def spans(
+        self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
+    ) -> Spans:
         if len(rows) and (int(rows.max()) >= len(self) or np.any(starts + lengths > self.lengths[rows])):
             raise shorter(self, rows, starts + lengths)
         return Spans(self.tokens, self.learned, self.starts[rows] + starts)
@@ -150,9 +167,12 @@ def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[n
     """Some row has fewer tokens than a plan asks for."""
     beyond = rows[rows >= len(source)]
     if len(beyond):
-        return MismatchError(f"this plan was built for other data: it asks for row {int(beyond[0])}, the data has {len(source)} rows")
+        return MismatchError(
+            f"this plan was built for other data: it asks for row {int(beyond[0])}, the data has {len(source)} rows"
+        )
     return MismatchError(
-        f"this plan was built for other data or another tokenizer: it asks for up to {int(ends.max())} tokens of rows that are shorter"
+        f"this plan was built for other data or another tokenizer: it asks for up to {int(ends.max())} tokens of "
+        "rows that are shorter"
     )
 
 

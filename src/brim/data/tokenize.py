@@ -1,8 +1,9 @@
 """Tokenise a data set into a `TokenStore`, once.
 
-`measure_and_tokenize` makes the length table and the store in one pass: the data is read once, every row goes through the tokenizer
-once. `build_tokens` makes the store of a data set that was measured before; every row must then come out as long as the table says: a
-data set or tokenizer that changed in between is an error, not a shift. Either way memory holds a few blocks.
+`measure_and_tokenize` makes the length table and the store in one pass: the data is read once, every row goes through
+the tokenizer once. `build_tokens` makes the store of a data set that was measured before; every row must then come out
+as long as the table says: a data set or tokenizer that changed in between is an error, not a shift. Either way memory
+holds a few blocks.
 """
 
 import os
@@ -37,7 +38,9 @@ OTHERS = {"learned": "uint8", "length": "int32"}
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """A block as a worker sends it back: its rows measured, their tokens, what is learned of them, and the bytes that were read."""
+    """A block as a worker sends it back: its rows measured, their tokens, what is learned of them, and the bytes that
+    were read.
+    """
 
     measured: Measured
     tokens: NDArray[Any]
@@ -77,10 +80,12 @@ def measure_and_tokenize(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> tuple[LengthCache, TokenStore]:
-    """Write the length table and the token store of `source` in one pass, byte for byte as `build_lengths` and `build_tokens` do.
+    """Write the length table and the token store of `source` in one pass, byte for byte as `build_lengths` and
+    `build_tokens` do.
 
-    A table or store that is there already, of the same data and tokenizer, is opened and not made again. A pass that is killed leaves
-    neither half written; the next one starts over. `progress` is told how many bytes of how many are done.
+    A table or store that is there already, of the same data and tokenizer, is opened and not made again. A pass that is
+    killed leaves neither half written; the next one starts over. `progress` is told how many bytes of how many are
+    done.
 
     Raises:
         DataError: A row is not what it should be; nothing is written.
@@ -94,7 +99,8 @@ def measure_and_tokenize(
     if table is not None:
         return table, build_tokens(source, tokens, tokenizer, layout, table, workers=workers, progress=progress)
     _check_store(tokens)
-    journal = Journal(lengths)  # for its lock; it keeps no record here, since starting over costs less than a second pass
+    # For its lock; it keeps no record here, since starting over costs less than a second pass.
+    journal = Journal(lengths)
     try:
         done: list[Measured] = []
         encoder = BlockEncoder(source, tokenizer, layout, _dtype(tokenizer, layout), with_ids=True)
@@ -121,7 +127,8 @@ def build_tokens(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> TokenStore:
-    """Write the store of a data set, whose lengths are in `table`, or open the one that is there if it is of the same data and tokenizer.
+    """Write the store of a data set, whose lengths are in `table`, or open the one that is there if it is of the same
+    data and tokenizer.
 
     `progress` is told how many rows of how many are done.
 
@@ -143,7 +150,9 @@ def build_tokens(
             if progress is not None:
                 progress(row, len(table))
         if row != len(table):
-            raise MismatchError(f"{data.path} has {row} rows, its length table {len(table)}; measure it again with `brim lengths build`")
+            raise MismatchError(
+                f"{data.path} has {row} rows, its length table {len(table)}; measure it again with `brim lengths build`"
+            )
         columns.append("length", table.lengths)
         columns.meta.update(_meta(data, tokenizer, layout))
     return TokenStore.load(output, check=False)
@@ -167,8 +176,8 @@ def _check_lengths(table: LengthCache, row: int, lengths: NDArray[np.int32], sou
     if len(wrong) or len(expected) < len(lengths):
         first = row + (int(wrong[0]) if len(wrong) else len(expected))
         raise MismatchError(
-            f"{source.where(first)} is not as long as its length table says: the data or the tokenizer changed; measure it again with "
-            "`brim lengths build`"
+            f"{source.where(first)} is not as long as its length table says: the data or the tokenizer changed; "
+            "measure it again with `brim lengths build`"
         )
 
 
@@ -179,7 +188,11 @@ def _dtype(tokenizer: Tokenizer, layout: Layout) -> str:
 
 def _meta(source: Source, tokenizer: Tokenizer, layout: Layout) -> dict[str, Any]:
     """What a store says about itself."""
-    return {"dataset_hash": source.fingerprint, "tokenizer_hash": identity(tokenizer, layout), "pad_id": tokenizer.pad_id}
+    return {
+        "dataset_hash": source.fingerprint,
+        "tokenizer_hash": identity(tokenizer, layout),
+        "pad_id": tokenizer.pad_id,
+    }
 
 
 def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout, rows: int) -> TokenStore | None:
@@ -196,7 +209,9 @@ def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout,
 
 
 def _check_store(output: Path) -> bool:
-    """Whether something is at `output`, which must then be a token store: a mistyped output never costs anyone their data."""
+    """Whether something is at `output`, which must then be a token store: a mistyped output never costs anyone their
+    data.
+    """
     if not output.exists() or (output.is_file() and not output.stat().st_size):
         return False
     if not is_token_store(output):

@@ -174,7 +174,8 @@ def _check_step(env: LaneEnv, state: Any, actions: Any, done: NDArray[np.bool_],
             return None
         lane = int(np.flatnonzero(~done)[0])
         raise DoneError(
-            f"{where}: lane {lane} has not ended, and the step was refused: {error}; step all lanes until the last one has ended"
+            f"{where}: lane {lane} has not ended, and the step was refused: {error}; step all lanes until the last "
+            "one has ended"
         ) from error
     for name, old, new in (("state", before[0], parts(state)), ("actions", before[1], parts(actions))):
         _check_equal(old, new, MutationError, f"{where} changed the {name} that it was given", "copy before you write")
@@ -197,7 +198,9 @@ def _check_form(env: LaneEnv, led: StepResult, where: str) -> None:
     """Reward and ends have an entry for each lane and the right type; `info` has the keys that were declared."""
     for name in ("state", "reward", "terminated", "truncated"):
         if not hasattr(led, name):
-            raise StepFormError(f'{where}: the step has no "{name}"; return an object with state, reward, terminated and truncated')
+            raise StepFormError(
+                f'{where}: the step has no "{name}"; return an object with state, reward, terminated and truncated'
+            )
     for name, kinds in (("reward", "f"), ("terminated", "b"), ("truncated", "b")):
         values = np.asarray(getattr(led, name))
         if values.shape != (env.lanes,) or values.dtype.kind not in kinds:
@@ -209,29 +212,42 @@ def _check_form(env: LaneEnv, led: StepResult, where: str) -> None:
     wrong = np.flatnonzero(~np.isfinite(np.asarray(led.reward)))
     if len(wrong):
         lane = int(wrong[0])
-        raise RewardError(f"{where}: the reward of lane {lane} is {np.asarray(led.reward)[lane]}; rewards must be finite")
+        raise RewardError(
+            f"{where}: the reward of lane {lane} is {np.asarray(led.reward)[lane]}; rewards must be finite"
+        )
     info = cast(Mapping[str, Any], getattr(led, "info", None) or {})
     if frozenset(info) != env.info_keys:
         raise InfoError(
-            f"{where}: info has the keys {sorted(info)}, declared are {sorted(env.info_keys)}; have the same ones in every step"
+            f"{where}: info has the keys {sorted(info)}, declared are {sorted(env.info_keys)}; have the same ones in "
+            "every step"
         )
 
 
 def _check_spaces(env: LaneEnv, state: Any, actions: Any, where: str) -> None:
     observation = _observed(env, state)
-    for name, space, value in (("observation", env.observation_space, observation), ("actions", env.action_space, actions)):
+    for name, space, value in (
+        ("observation", env.observation_space, observation),
+        ("actions", env.action_space, actions),
+    ):
         if space is not None and not space.contains(value):
-            raise SpaceError(f"{where}: the {name} {short(value)} is not in its space, {short(space)}; widen the space, or clip the value")
+            raise SpaceError(
+                f"{where}: the {name} {short(value)} is not in its space, {short(space)}; widen the space, or clip "
+                "the value"
+            )
 
 
 def _check_done(env: LaneEnv, state: Any, led: StepResult, done: NDArray[np.bool_], where: str) -> None:
     """A lane that had ended says so again, earns nothing, and shows the same observation."""
     for lane in np.flatnonzero(done).tolist():
         if not (np.asarray(led.terminated)[lane] or np.asarray(led.truncated)[lane]):
-            raise DoneError(f"{where}: lane {lane} had ended, and now it has not; keep terminated or truncated true until the next reset")
+            raise DoneError(
+                f"{where}: lane {lane} had ended, and now it has not; keep terminated or truncated true until the "
+                "next reset"
+            )
         if np.asarray(led.reward)[lane] != 0:
             raise DoneError(
-                f"{where}: lane {lane} had ended, and earned {np.asarray(led.reward)[lane]}; the reward after the end must be 0"
+                f"{where}: lane {lane} had ended, and earned {np.asarray(led.reward)[lane]}; the reward after the "
+                "end must be 0"
             )
     if done.any():
         before, after = parts(_observed(env, state)), parts(_observed(env, led.state))
@@ -280,7 +296,9 @@ def _same_again(env: LaneEnv, seed: int, episode: _Episode) -> None:
 def _check_with_gymnasium(env: Any) -> None:
     gymnasium = need("gymnasium", extra="gym", user="brim.envs.checker")
     if not isinstance(env, gymnasium.Env):
-        raise OptionError(f"check_env takes a LaneEnv or an environment of Gymnasium, got {type(env).__name__}; wrap it in a LaneEnv")
+        raise OptionError(
+            f"check_env takes a LaneEnv or an environment of Gymnasium, got {type(env).__name__}; wrap it in a LaneEnv"
+        )
     checker = need("gymnasium.utils.env_checker", extra="gym", user="brim.envs.checker")
     try:
         checker.check_env(env, skip_render_check=True)
@@ -322,5 +340,9 @@ def _check_equal_form(before: dict[str, Any], after: dict[str, Any], where: str)
     """The next state has the same parts, of the same shapes and types."""
     forms = [{name: form(part) for name, part in state.items()} for state in (before, after)]
     _check_equal(
-        forms[0], forms[1], StateFormError, f"{where} led to a state of another form", "keep the parts, shapes and types of a state"
+        forms[0],
+        forms[1],
+        StateFormError,
+        f"{where} led to a state of another form",
+        "keep the parts, shapes and types of a state",
     )

@@ -1,7 +1,7 @@
 """The form of an environment that steps many lanes at once and keeps nothing: `LaneEnv`.
 
-`reset` makes a state from a seed, `step` makes the next state from a state and actions. `LaneEnv` names these functions,
-so that environments whose own signatures differ can be checked and wrapped alike.
+`reset` makes a state from a seed, `step` makes the next state from a state and actions. `LaneEnv` names these
+functions, so that environments whose own signatures differ can be checked and wrapped alike.
 """
 
 from collections.abc import Callable

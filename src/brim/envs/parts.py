@@ -36,7 +36,11 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def of_lanes(found: dict[str, Any], lanes: NDArray[np.bool_]) -> dict[str, Any]:
     """Select the entries of some lanes from every part that has one entry for each lane."""
-    return {name: part[lanes] for name, part in found.items() if isinstance(part, np.ndarray) and part.shape[:1] == lanes.shape}
+    return {
+        name: part[lanes]
+        for name, part in found.items()
+        if isinstance(part, np.ndarray) and part.shape[:1] == lanes.shape
+    }
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:

@@ -24,8 +24,12 @@ class BatchFingerprint:
         return self == other
 
 
-def compute_batch_fingerprint(batches: Iterable[BatchSpec | MicrobatchSpec], config: BatchingConfig | None = None) -> BatchFingerprint:
-    """Covers the order of the batches, the order and boundaries inside them, widths, pieces and packs; and the config, if given."""
+def compute_batch_fingerprint(
+    batches: Iterable[BatchSpec | MicrobatchSpec], config: BatchingConfig | None = None
+) -> BatchFingerprint:
+    """Covers the order of the batches, the order and boundaries inside them, widths, pieces and packs; and the config,
+    if given.
+    """
     hash = new_hash()
     num_batches = samples = tokens = 0
     for batch in batches:
@@ -44,7 +48,12 @@ def compute_batch_fingerprint(batches: Iterable[BatchSpec | MicrobatchSpec], con
 
 def _parts(batch: BatchSpec | MicrobatchSpec) -> dict[str, Any]:
     if isinstance(batch, BatchSpec):
-        return {"ids": batch.sample_ids, "bucket": batch.bucket_id, "width": batch.max_length, "tokens": batch.token_count}
+        return {
+            "ids": batch.sample_ids,
+            "bucket": batch.bucket_id,
+            "width": batch.max_length,
+            "tokens": batch.token_count,
+        }
     return {
         "ids": batch.samples,
         "starts": batch.starts,
@@ -57,7 +66,9 @@ def _parts(batch: BatchSpec | MicrobatchSpec) -> dict[str, Any]:
 
 
 def verify_batch_fingerprint(
-    batches: Iterable[BatchSpec | MicrobatchSpec], expected: BatchFingerprint | str, config: BatchingConfig | None = None
+    batches: Iterable[BatchSpec | MicrobatchSpec],
+    expected: BatchFingerprint | str,
+    config: BatchingConfig | None = None,
 ) -> tuple[bool, str]:
     """Whether the batches are the expected ones, and a sentence that says how they differ.
 
@@ -66,7 +77,12 @@ def verify_batch_fingerprint(
     actual = compute_batch_fingerprint(batches, config)
     if isinstance(expected, str):
         same = actual.fingerprint == expected
-        return same, "the batches are the same" if same else f"other batches: {actual.fingerprint} instead of {expected or 'nothing'}"
+        return (
+            same,
+            "the batches are the same"
+            if same
+            else f"other batches: {actual.fingerprint} instead of {expected or 'nothing'}",
+        )
     for name in ("num_batches", "total_samples", "total_tokens", "config_hash", "fingerprint"):
         ours, theirs = getattr(actual, name), getattr(expected, name)
         if ours != theirs:

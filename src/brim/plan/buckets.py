@@ -1,7 +1,7 @@
 """Buckets: which lengths are padded to the same width.
 
-n edges make n + 1 buckets. Bucket i holds the lengths up to `edges[i]`, the last one those up to `overflow_max`. What is longer than
-that belongs to no bucket: what happens to it is the planner's `overflow` option, never decided here.
+n edges make n + 1 buckets. Bucket i holds the lengths up to `edges[i]`, the last one those up to `overflow_max`. What
+is longer than that belongs to no bucket: what happens to it is the planner's `overflow` option, never decided here.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,9 @@ class BucketSpec:
         object.__setattr__(self, "edges", tuple(self.edges))
         check_edges(self.edges)
         if self.edges and self.overflow_max <= self.edges[-1]:
-            raise OptionError(f"overflow_max must be above the last edge, got {self.overflow_max} with edges {_listed(self.edges)}")
+            raise OptionError(
+                f"overflow_max must be above the last edge, got {self.overflow_max} with edges {_listed(self.edges)}"
+            )
         check_counts(overflow_max=self.overflow_max)
 
     @classmethod
@@ -61,7 +63,8 @@ class BucketSpec:
         widths = np.array(self.widths)
         if len(lengths) <= self.overflow_max:
             return np.searchsorted(widths, lengths).astype(np.int32)
-        bucket_of = np.searchsorted(widths, np.arange(self.overflow_max + 2)).astype(np.int32)  # looked up once for each length there is
+        # Looked up once for each length there is.
+        bucket_of = np.searchsorted(widths, np.arange(self.overflow_max + 2)).astype(np.int32)
         return bucket_of[np.minimum(lengths, self.overflow_max + 1)]
 
     def get_bucket_id(self, length: int) -> int:
@@ -94,7 +97,9 @@ def check_edges(edges: tuple[int, ...]) -> None:
     if edges and max(edges) > LONGEST:
         raise OptionError(f"bucket edges must be at most {LONGEST}, got {max(edges)}")
     if any(left >= right for left, right in pairwise(edges)):
-        raise OptionError(f"bucket edges must ascend, got {_listed(edges)}; did you mean {_listed(sorted(set(edges)))}?")
+        raise OptionError(
+            f"bucket edges must ascend, got {_listed(edges)}; did you mean {_listed(sorted(set(edges)))}?"
+        )
 
 
 def _listed(edges: tuple[int, ...] | list[int]) -> str:
@@ -117,7 +122,12 @@ class BucketStats:
         counts = np.bincount(ids, minlength=spec.num_buckets + 1)
         tokens = np.bincount(ids, weights=lengths, minlength=spec.num_buckets + 1)
         return tuple(
-            cls(bucket_id=bucket, bucket_max_length=width, sample_count=int(counts[bucket]), total_tokens=int(tokens[bucket]))
+            cls(
+                bucket_id=bucket,
+                bucket_max_length=width,
+                sample_count=int(counts[bucket]),
+                total_tokens=int(tokens[bucket]),
+            )
             for bucket, width in enumerate(spec.widths)
         )
 

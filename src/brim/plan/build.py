@@ -1,6 +1,7 @@
 """Build the columns of one epoch: units -> (packed) rows -> microbatches -> global order.
 
-A pure function of units, config and epoch. Everything random comes from `brim.core.rng`, keyed by the config's seed and the epoch.
+A pure function of units, config and epoch. Everything random comes from `brim.core.rng`, keyed by the config's seed and
+the epoch.
 """
 
 from dataclasses import replace
@@ -47,7 +48,9 @@ def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None
     group = units.group if rows is None or units.group is None else units.group[rows.order[rows.ptr[:-1]]]
     bucket = None if buckets is None else buckets.bucket_ids(lengths)
     axes = None if units.axes is None else round_up(units.axes, config.pad_to_multiple)
-    width = _widths(lengths, bucket, buckets, config) if axes is None else np.maximum(axes.sum(axis=1, dtype=np.int32), 1)
+    width = (
+        _widths(lengths, bucket, buckets, config) if axes is None else np.maximum(axes.sum(axis=1, dtype=np.int32), 1)
+    )
     fixed = config.packing.pad_to_max if config.packing is not None else config.pad_policy is PadPolicy.PAD_TO_BUCKET
     groups = group_rows(
         width,
@@ -63,7 +66,8 @@ def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None
         shuffle=config.shuffle,
     )
     first = groups.order[groups.ptr[:-1]]
-    widest = np.maximum.reduceat((width[:, None] if axes is None else axes)[groups.order], groups.ptr[:-1])  # [microbatches, axes]
+    # [microbatches, axes].
+    widest = np.maximum.reduceat((width[:, None] if axes is None else axes)[groups.order], groups.ptr[:-1])
     columns = _columns(units, rows, groups.order, groups.ptr, widest)
     columns = replace(
         columns,
@@ -73,17 +77,27 @@ def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None
     if config.shuffle:
         order = deal_order(columns.cost, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
     else:
-        order = order_by(columns.unit[columns.row_ptr[:-1] if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr[:-1]]])
+        order = order_by(
+            columns.unit[columns.row_ptr[:-1] if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr[:-1]]]
+        )
     dropped = groups.dropped.astype(np.int32) if rows is None else rows.order[gather(rows.ptr, groups.dropped)[0]]
     return BuiltEpoch(columns.take(order), np.sort(dropped))
 
 
 def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epoch: int) -> Rows:
-    """Pack the units of each group by itself; which of several equally long units go together changes with the epoch."""
-    shuffled = permutation(len(units), seed=config.seed, purpose="pack", epoch=epoch) if config.shuffle else np.arange(len(units))
+    """Pack the units of each group by itself; which of several equally long units go together changes with the
+    epoch.
+    """
+    shuffled = (
+        permutation(len(units), seed=config.seed, purpose="pack", epoch=epoch)
+        if config.shuffle
+        else np.arange(len(units))
+    )
     arrivals = shuffled.astype(np.int32)
     if units.group is None:
-        return pack(units.length, packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences, order=arrivals)
+        return pack(
+            units.length, packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences, order=arrivals
+        )
     orders, ptrs, end = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0
     for group in np.unique(units.group):
         members = arrivals[units.group[arrivals] == group]
@@ -105,7 +119,9 @@ def _widths(
     return round_up(lengths, config.pad_to_multiple).astype(np.int32)
 
 
-def _kinds(group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, buckets: BucketSpec | None) -> NDArray[np.int32] | None:
+def _kinds(
+    group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, buckets: BucketSpec | None
+) -> NDArray[np.int32] | None:
     """Rows of different kinds never share a microbatch."""
     if group is None or bucket is None or buckets is None:
         return bucket if group is None else group
@@ -127,4 +143,6 @@ def _columns(
     attention = np.diff(row_ptr) * squares if rows is None else segment_sums(lengths**2, bounds)
     width = np.maximum(widest.sum(axis=1, dtype=np.int32), 1)
     empty = np.zeros(len(width), np.int32)
-    return EpochColumns(unit=unit, row_ptr=row_ptr, width=width, bucket=empty, tokens=tokens, attention=attention, seq_ptr=seq_ptr)
+    return EpochColumns(
+        unit=unit, row_ptr=row_ptr, width=width, bucket=empty, tokens=tokens, attention=attention, seq_ptr=seq_ptr
+    )

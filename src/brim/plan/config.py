@@ -1,7 +1,8 @@
 """`BatchingConfig`: everything that decides a plan, except the lengths.
 
-Two ways to group. Fixed shapes: `bucket_edges` (or `num_buckets`, to have them chosen) with PAD_TO_BUCKET, for models that compile one
-program per shape. Sorted windows: neither of them, for the least padding. Both are random across epochs and reproducible.
+Two ways to group. Fixed shapes: `bucket_edges` (or `num_buckets`, to have them chosen) with PAD_TO_BUCKET, for models
+that compile one program per shape. Sorted windows: neither of them, for the least padding. Both are random across
+epochs and reproducible.
 """
 
 from dataclasses import asdict, dataclass
@@ -63,7 +64,9 @@ class BatchingConfig:
     microbatches_per_step: int | None = None
     """Microbatches in one optimizer step, over all ranks. If not given: one for each rank."""
     remainder: Remainder = "null"
-    """When the last step of an epoch is short: pad it with empty microbatches, drop it, or repeat from the epoch's start."""
+    """When the last step of an epoch is short: pad it with empty microbatches, drop it, or repeat from the epoch's
+    start.
+    """
     shuffle: bool = True
     """Without: microbatches hold neighbours, in the order of the data, the same in every epoch."""
     seed: int = 42
@@ -79,12 +82,20 @@ class BatchingConfig:
             highest = self.bucket_edges[-1] if self.bucket_edges else 0
             if highest > self.limit:
                 raise OptionError(
-                    f"bucket edge {highest} is above the longest sample that fits, {self.limit} "
-                    f"(token_budget {self.token_budget}, overflow_max {self.overflow_max}); lower the edge or raise the limit"
+                    f"bucket edge {highest} is above the longest sample that fits, {self.limit} (token_budget "
+                    f"{self.token_budget}, overflow_max {self.overflow_max}); lower the edge or raise the limit"
                 )
 
     def _check_numbers(self) -> None:
-        counts = ("token_budget", "num_buckets", "overflow_max", "pad_to_multiple", "max_sequences", "window", "microbatches_per_step")
+        counts = (
+            "token_budget",
+            "num_buckets",
+            "overflow_max",
+            "pad_to_multiple",
+            "max_sequences",
+            "window",
+            "microbatches_per_step",
+        )
         check_counts(**{name: getattr(self, name) for name in counts})
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
@@ -100,13 +111,18 @@ class BatchingConfig:
         if self.packing is not None and bucketed:
             raise OptionError("packed rows need no buckets: give packing or bucket_edges/num_buckets, not both")
         if self.packing is not None and self.packing_width > self.token_budget:
-            raise OptionError(f"packed rows of {self.packing_width} tokens do not fit the token budget of {self.token_budget}")
+            raise OptionError(
+                f"packed rows of {self.packing_width} tokens do not fit the token budget of {self.token_budget}"
+            )
 
     @classmethod
     def predictable(
         cls, *, bucket_edges: tuple[int, ...] | None = None, num_buckets: int | None = None, **options: Any
     ) -> "BatchingConfig":
-        """Few distinct shapes, known beforehand: microbatches are padded to their bucket. Without edges, eight are chosen."""
+        """Few distinct shapes, known beforehand: microbatches are padded to their bucket.
+
+        Without edges, eight are chosen.
+        """
         if bucket_edges is None and num_buckets is None:
             num_buckets = 8
         return cls(bucket_edges=bucket_edges, num_buckets=num_buckets, pad_policy=PadPolicy.PAD_TO_BUCKET, **options)
@@ -143,7 +159,9 @@ class BatchingConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What goes into fingerprints: all options, but for those that plans once had no choice about and that are as they were then."""
+        """What goes into fingerprints: all options, but for those that plans once had no choice about and that are as
+        they were then.
+        """
         return {name: value for name, value in asdict(self).items() if (name, value) != ("shuffle", True)}
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ ATTENTION_SCALE = 12_288
 def cost(slots: NDArray[np.int64], attention: NDArray[Any]) -> NDArray[np.int64]:
     """Return the costs of microbatches, in slots.
 
-    A cost is linear in the slots (rows times width) and in `attention`, the sum of the squared lengths that attention sees.
+    A cost is linear in the slots (rows times width) and in `attention`, the sum of the squared lengths that attention
+    sees.
     """
     return slots + attention // ATTENTION_SCALE

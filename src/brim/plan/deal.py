@@ -1,9 +1,9 @@
 """Steps and ranks: who takes which microbatch, when.
 
-An epoch is a sequence of microbatches, the *global order*, cut into optimizer steps of M. Every rank count deals from the same order:
-in a step, rank r of W takes the microbatches r, r + W, r + 2W, ..., and an empty microbatch where there is none left, so all ranks
-take equally many and stay in step. After each round what was taken is a prefix of the global order, so one number says where a run
-is, for any W.
+An epoch is a sequence of microbatches, the *global order*, cut into optimizer steps of M. Every rank count deals from
+the same order: in a step, rank r of W takes the microbatches r, r + W, r + 2W, ..., and an empty microbatch where there
+is none left, so all ranks take equally many and stay in step. After each round what was taken is a prefix of the global
+order, so one number says where a run is, for any W.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ NULL = -1
 def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """The global order for steps of `step_size`: random, and the microbatches of one step cost nearly the same.
 
-    Neighbours in cost share a step; steps are shuffled, and so are the microbatches inside a step. The ones left over for a short last
-    step are drawn at random, not from one end.
+    Neighbours in cost share a step; steps are shuffled, and so are the microbatches inside a step. The ones left over
+    for a short last step are drawn at random, not from one end.
     """
     shuffled = permutation(len(cost), seed=seed, purpose="order", epoch=epoch)
     if step_size == 1:
@@ -39,7 +39,9 @@ def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int
 
 @dataclass(frozen=True)
 class Round:
-    """One microbatch for every rank: the global indices from `start` up to `end`, of which there are at most as many as ranks."""
+    """One microbatch for every rank: the global indices from `start` up to `end`, of which there are at most as many as
+    ranks.
+    """
 
     start: int
     end: int
@@ -47,7 +49,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Deal:
-    """The arithmetic of one epoch: `total` microbatches in steps of `step_size` for `world_size` ranks. No loops over data."""
+    """The arithmetic of one epoch: `total` microbatches in steps of `step_size` for `world_size` ranks.
+
+    No loops over data.
+    """
 
     total: int
     step_size: int

@@ -23,7 +23,9 @@ class DistributedConfig:
             if getattr(self, size) < 1:
                 raise OptionError(f"{size} must be at least 1, got {getattr(self, size)}")
             if not 0 <= getattr(self, rank) < getattr(self, size):
-                raise OptionError(f"{rank} must lie between 0 and {size} - 1 = {getattr(self, size) - 1}, got {getattr(self, rank)}")
+                raise OptionError(
+                    f"{rank} must lie between 0 and {size} - 1 = {getattr(self, size) - 1}, got {getattr(self, rank)}"
+                )
 
     @property
     def is_main(self) -> bool:
@@ -38,7 +40,8 @@ class DistributedConfig:
         """Read what torchrun, OpenMPI or SLURM set, in this order; one process if none did.
 
         Raises:
-            OptionError: A launcher's variables are incomplete or not numbers. Guessing would train every rank on everything.
+            OptionError: A launcher's variables are incomplete or not numbers. Guessing would train every rank on
+            everything.
         """
         environ = os.environ if environ is None else environ
         for names in LAUNCHERS:
@@ -46,7 +49,9 @@ class DistributedConfig:
                 return cls._from(names, environ)
         for names in LAUNCHERS[:2]:  # SLURM's task count is also set where there is one process
             if environ.get(names["world_size"], "1") != "1":
-                raise OptionError(f"{names['world_size']} is {environ[names['world_size']]} but {names['rank']} is not set")
+                raise OptionError(
+                    f"{names['world_size']} is {environ[names['world_size']]} but {names['rank']} is not set"
+                )
         return cls()
 
     @classmethod

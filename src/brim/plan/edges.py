@@ -1,7 +1,7 @@
 """The bucket widths that are best by a goal, found exactly.
 
-Over the distinct lengths l_1 < l_2 < ... with cumulative counts C, choose k of them as bucket widths. A bucket that ends at l_j and
-starts behind l_i costs, by the goal,
+Over the distinct lengths l_1 < l_2 < ... with cumulative counts C, choose k of them as bucket widths. A bucket that
+ends at l_j and starts behind l_i costs, by the goal,
 
     fewest slots            (C_j - C_i) * l_j
     least attention memory  (C_j - C_i) * l_j^2
@@ -11,9 +11,9 @@ and choosing the ends with the least sum is a dynamic program:
 
     best[k][j] = min over i of best[k - 1][i] + cost(i, j)
 
-All three costs have the form offset_j + lift_i - slope_i * x_j, so for a fixed j this is the lowest of the lines best[i] + lift_i -
-slope_i * x at x_j. Slopes fall and queries rise, so one pass over a convex hull answers a whole layer. In integers throughout: what
-does not fit the 64 bits of the compiled pass goes through its Python twin.
+All three costs have the form offset_j + lift_i - slope_i * x_j, so for a fixed j this is the lowest of the lines
+best[i] + lift_i - slope_i * x at x_j. Slopes fall and queries rise, so one pass over a convex hull answers a whole
+layer. In integers throughout: what does not fit the 64 bits of the compiled pass goes through its Python twin.
 """
 
 from enum import StrEnum
@@ -49,7 +49,8 @@ def optimal_widths(
     multiple: int = 1,
     goal: OptimizationGoal = OptimizationGoal.MINIMIZE_WASTE,
 ) -> tuple[int, ...]:
-    """At most `num_buckets` widths, multiples of `multiple`, the last one no less than the longest length, that are best by `goal`.
+    """At most `num_buckets` widths, multiples of `multiple`, the last one no less than the longest length, that are
+    best by `goal`.
 
     Example:
         >>> optimal_widths(np.array([1, 1, 1, 9, 10]), 2)
@@ -136,7 +137,9 @@ def _layers(lines: Lines, many: int) -> list[list[int]]:
 
 
 def _add_bucket(lines: Lines, best: list[int]) -> tuple[list[int], list[int]]:
-    """One more bucket: for every end the least cost, and where the bucket before it ends (-1: another bucket gains nothing)."""
+    """One more bucket: for every end the least cost, and where the bucket before it ends (-1: another bucket gains
+    nothing).
+    """
     hull: list[tuple[int, int, int]] = []  # (slope, height, end): the line height - slope * x
     at = 0
     result, chosen = list(best), [-1] * len(best)

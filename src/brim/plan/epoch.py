@@ -1,6 +1,7 @@
 """One epoch of a plan: its microbatches as columns, and the views that people and trainers look at.
 
-The columns are all there is; an `EpochPlan` is a window onto them for one rank, and a `MicrobatchSpec` is made when it is asked for.
+The columns are all there is; an `EpochPlan` is a window onto them for one rank, and a `MicrobatchSpec` is made when it
+is asked for.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -26,7 +27,9 @@ from brim.plan.units import Units
 
 @dataclass(frozen=True, eq=False)
 class EpochColumns:
-    """Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`; packed row r has the units `unit[seq_ptr[r]:seq_ptr[r + 1]]`."""
+    """Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`; packed row r has the units `unit[seq_ptr[r]:seq_ptr[r
+    + 1]]`.
+    """
 
     unit: NDArray[np.int32]
     row_ptr: NDArray[np.int64]  # [microbatches + 1]
@@ -50,7 +53,9 @@ class EpochColumns:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None
+        }
 
     @cached_property
     def fingerprint(self) -> str:
@@ -69,7 +74,11 @@ class EpochColumns:
             unit = unit[places]
 
         def picked(column: NDArray[Any]) -> NDArray[Any]:
-            return np.where(real, column[microbatches], 0).astype(column.dtype) if len(column) else np.zeros(len(real), column.dtype)
+            return (
+                np.where(real, column[microbatches], 0).astype(column.dtype)
+                if len(column)
+                else np.zeros(len(real), column.dtype)
+            )
 
         return EpochColumns(
             unit=unit,
@@ -87,8 +96,9 @@ class EpochColumns:
 class MicrobatchSpec:
     """What goes into one forward pass on one rank.
 
-    Sequence s is `lengths[s]` tokens of row `indices[s]` of the length table (id `samples[s]`), from its token `starts[s]` on. Row r of
-    the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`; unless packed, that is one each.
+    Sequence s is `lengths[s]` tokens of row `indices[s]` of the length table (id `samples[s]`), from its token
+    `starts[s]` on. Row r of the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`; unless packed, that is one
+    each.
     """
 
     epoch: int
@@ -103,7 +113,10 @@ class MicrobatchSpec:
     group: str | None = None
     packed: bool = False
     after: CheckpointPosition | None = None
-    """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them. Save it after the step."""
+    """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them.
+
+    Save it after the step.
+    """
     last_of_step: bool | None = None
     """Set by loaders that pad every optimizer step to the same number of microbatches; None: derived from `after`."""
 
@@ -205,7 +218,10 @@ def _unpickled(state: dict[str, Any]) -> MicrobatchSpec:
 
 
 class Origin(Protocol):
-    """What an epoch has to know of its plan. Asked only when it is needed: a fingerprint means hashing the whole table."""
+    """What an epoch has to know of its plan.
+
+    Asked only when it is needed: a fingerprint means hashing the whole table.
+    """
 
     @property
     def table(self) -> LengthCache: ...
@@ -260,7 +276,8 @@ class EpochPlan(Sequence[MicrobatchSpec]):
             raise OptionError(f"microbatch {position} does not exist: epoch {self.epoch} has {self.deal.length}")
         if self.partial and self.deal.round_number(position) is None:
             raise OptionError(
-                f"microbatch {position} is not where a round of {self.deal.world_size} ranks starts; continue from the whole plan instead"
+                f"microbatch {position} is not where a round of {self.deal.world_size} ranks starts; continue from "
+                "the whole plan instead"
             )
         return ((round, self._spec(round)) for round in self.deal.rounds_from(position))
 

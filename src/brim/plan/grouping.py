@@ -1,9 +1,10 @@
 """Cut rows into microbatches under a token budget.
 
-Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest first. Walking a
-window from the wide end, a microbatch takes as many rows as the budget allows at the width of its first row, so the budget is a bound
-by construction. Rows of a bucket that are all padded to the same width need no windows: they are cut by counting. Rows that are ragged
-along several axes, and rows that are not shuffled, have no widest one to begin with: see `brim.plan.ragged`.
+Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest
+first. Walking a window from the wide end, a microbatch takes as many rows as the budget allows at the width of its
+first row, so the budget is a bound by construction. Rows of a bucket that are all padded to the same width need no
+windows: they are cut by counting. Rows that are ragged along several axes, and rows that are not shuffled, have no
+widest one to begin with: see `brim.plan.ragged`.
 """
 
 from typing import NamedTuple
@@ -49,10 +50,12 @@ def group_rows(
 ) -> Groups:
     """Group rows of the given widths. `uniform` says that all rows of a kind have one width.
 
-    `axes` are the widths along several axes, where there are several. Without `shuffle`, rows stay in the order of the data.
+    `axes` are the widths along several axes, where there are several. Without `shuffle`, rows stay in the order of the
+    data.
 
-    Without a `window`, windows hold 8192 rows of a kind, or half of them if there are fewer: two random halves, so that even a small
-    data set meets in new company every epoch. Kinds of a few microbatches stay in one window, because cutting them would leave them short.
+    Without a `window`, windows hold 8192 rows of a kind, or half of them if there are fewer: two random halves, so that
+    even a small data set meets in new company every epoch. Kinds of a few microbatches stay in one window, because
+    cutting them would leave them short.
     """
     n = len(width)
     order = permutation(n, seed=seed, purpose="group", epoch=epoch) if shuffle else np.arange(n)
@@ -70,7 +73,9 @@ def group_rows(
         groups = Groups(order, np.append(starts, n), np.empty(0, np.int64))
         return groups.take(~short) if drop_last else groups
     if not uniform:
-        microbatches = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) // budget if n else np.empty(0, np.int64)
+        microbatches = (
+            np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) // budget if n else np.empty(0, np.int64)
+        )
         bounds = _window_bounds(bounds, microbatches, window)
         number = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         narrowness = width.max(initial=0) - width[order]
@@ -98,9 +103,13 @@ def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], w
     return np.concatenate([*pieces, bounds[-1:]])
 
 
-def _rows_per_microbatch(width: NDArray[np.int32], bounds: NDArray[np.int64], budget: int, max_rows: int | None) -> NDArray[np.int64]:
+def _rows_per_microbatch(
+    width: NDArray[np.int32], bounds: NDArray[np.int64], budget: int, max_rows: int | None
+) -> NDArray[np.int64]:
     """How many rows of each window make a microbatch, about; all of `max_rows` if the budget has room for them."""
-    mean = np.add.reduceat(width.astype(np.int64), bounds[:-1]) // np.diff(bounds) if len(width) else np.empty(0, np.int64)
+    mean = (
+        np.add.reduceat(width.astype(np.int64), bounds[:-1]) // np.diff(bounds) if len(width) else np.empty(0, np.int64)
+    )
     rows = np.maximum(budget // np.maximum(mean, 1), 1)
     return rows if max_rows is None else np.minimum(rows, max_rows)
 

@@ -56,7 +56,12 @@ class BatchMetrics:
 
     @classmethod
     def of(
-        cls, batches: Iterable[Planned], *, bucket_stats: tuple[BucketStats, ...] = (), num_skipped: int = 0, num_dropped: int = 0
+        cls,
+        batches: Iterable[Planned],
+        *,
+        bucket_stats: tuple[BucketStats, ...] = (),
+        num_skipped: int = 0,
+        num_dropped: int = 0,
     ) -> "BatchMetrics":
         """Count batches."""
         shapes: Counter[tuple[int, int]] = Counter()

@@ -1,12 +1,13 @@
 """Pack sequences into rows of fixed capacity.
 
-Packing sees lengths and nothing else: an array of lengths goes in, and for every row the indices of the sequences laid end to end in
-it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
+Packing sees lengths and nothing else: an array of lengths goes in, and for every row the indices of the sequences laid
+end to end in it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
 
-Lengths are integers up to the capacity, so a data set is a histogram, and best fit, longest first, needs only the counts: rows that
-hold the same lengths are one *group*, and a whole group is filled at once. What the walk over the histogram leaves behind is a short list
-of events ("these rows, this many copies, at this slot"); only then is every sequence given its place, in one pass over the data. First
-fit has to know which row is oldest, and takes a tournament over the rows for every sequence.
+Lengths are integers up to the capacity, so a data set is a histogram, and best fit, longest first, needs only the
+counts: rows that hold the same lengths are one *group*, and a whole group is filled at once. What the walk over the
+histogram leaves behind is a short list of events ("these rows, this many copies, at this slot"); only then is every
+sequence given its place, in one pass over the data. First fit has to know which row is oldest, and takes a tournament
+over the rows for every sequence.
 """
 
 from bisect import bisect_left
@@ -95,8 +96,9 @@ def pack(
 ) -> Rows:
     """Assign every sequence to a row so that no row exceeds `capacity`.
 
-    `order` is the order in which sequences arrive. Where lengths decide (BEST_FIT, GREEDY) it only says which of several sequences of
-    one length goes where, so another order gives other rows of the same quality. An empty sequence takes up one token.
+    `order` is the order in which sequences arrive. Where lengths decide (BEST_FIT, GREEDY) it only says which of
+    several sequences of one length goes where, so another order gives other rows of the same quality. An empty sequence
+    takes up one token.
 
     Raises:
         LengthError: A sequence is longer than `capacity`. Nothing is ever dropped here.
@@ -136,7 +138,10 @@ def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]
 
 @dataclass
 class _Walk:
-    """What packing a histogram decided. Event e puts `copies[e]` sequences at `slot[e]` into each of `rows[e]` rows from `row[e]`."""
+    """What packing a histogram decided.
+
+    Event e puts `copies[e]` sequences at `slot[e]` into each of `rows[e]` rows from `row[e]`.
+    """
 
     row: list[int] = field(default_factory=list[int])
     rows: list[int] = field(default_factory=list[int])
@@ -149,7 +154,8 @@ class _Walk:
 
 
 def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
-    """Best fit, longest first, over a histogram. A group is (first row, rows, sequences in each): rows that hold the same lengths.
+    """Best fit, longest first, over a histogram. A group is (first row, rows, sequences in each): rows that hold the
+    same lengths.
 
     `rooms` are the distinct rooms that are left in open rows, in ascending order; each has a stack of groups.
 
@@ -179,8 +185,8 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
                 copies = count
             if copies > most - held:
                 copies = most - held
-            # So many rows of the group can be filled alike. If that is all of them, the group has left its stack for good;
-            # otherwise the others stay behind as a group of their own, and the next turn goes on with them.
+            # So many rows of the group can be filled alike. If that is all of them, the group has left its stack for
+            # good; otherwise the others stay behind as a group of their own, and the next turn goes on with them.
             filled = count // copies
             if filled >= rows:
                 filled = rows
@@ -201,8 +207,8 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
             count -= filled * copies
             held += copies
             room -= copies * length
-            # The filled rows are finished, or join the groups with the room that is left to them. A new room is inserted where
-            # it belongs; if that is before the current one, the current one moves up by a place.
+            # The filled rows are finished, or join the groups with the room that is left to them. A new room is
+            # inserted where it belongs; if that is before the current one, the current one moves up by a place.
             if room == 0 or held >= most:
                 walk.closed.append((row, filled, held))
             elif room in groups:
@@ -226,7 +232,9 @@ def _place(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, walk: _
     else:
         event_of = np.zeros(int(max(walk.first_event, default=0)) + 1, np.int32)
         event_of[list(walk.first_event)] = list(walk.first_event.values())
-        kernel.place(sizes, b"" if arrivals is None else arrivals, event_of, row, row + rows - 1, copies, slot, ptr, out)
+        kernel.place(
+            sizes, b"" if arrivals is None else arrivals, event_of, row, row + rows - 1, copies, slot, ptr, out
+        )
     return Rows(out, ptr)
 
 

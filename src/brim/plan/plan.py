@@ -1,7 +1,7 @@
 """`BatchPlan`: a pure function of lengths and config, from which any number of ranks can work.
 
-A plan holds no iterators and no state. Epochs are built when they are first asked for, or mapped from disk (`brim.plan.store`); a shard
-is a view of the same epochs for one rank.
+A plan holds no iterators and no state. Epochs are built when they are first asked for, or mapped from disk
+(`brim.plan.store`); a shard is a view of the same epochs for one rank.
 """
 
 import os
@@ -52,7 +52,10 @@ class BuiltEpochs:
         self.table, self._config, self._num_epochs = table, config, num_epochs
         self.units, self.counts = make_units(table, config)
         if len(self.units) == 0:
-            raise DataError(f'there are no samples to plan: overflow="skip" leaves out all {len(table)}, none fits in {config.limit}')
+            raise DataError(
+                f'there are no samples to plan: overflow="skip" leaves out all {len(table)}, none fits in '
+                f"{config.limit}"
+            )
         self.buckets = choose_buckets(self.units, config)
         self._last: tuple[int, BuiltEpoch] | None = None
         self._fingerprint: str | None = None
@@ -107,7 +110,8 @@ class BatchPlan:
 
     @classmethod
     def build(cls, lengths: Lengths, config: BatchingConfig | None = None, *, num_epochs: int = 1) -> "BatchPlan":
-        """Plan `num_epochs` epochs. A mapping is planned in the order of its ids, so the order of a dict does not matter.
+        """Plan `num_epochs` epochs. A mapping is planned in the order of its ids, so the order of a dict does not
+        matter.
 
         Raises:
             LengthError: A sample does not fit and `config.overflow` is "error".
@@ -125,15 +129,23 @@ class BatchPlan:
 
         return load_plan(path)
 
-    def save(self, path: str | os.PathLike[str], *, lazy: bool = False, progress: Callable[[int, int], None] | None = None) -> None:
-        """Write the plan as a directory, whole or not at all. `lazy` leaves the epochs out; they are built again when they are used."""
+    def save(
+        self, path: str | os.PathLike[str], *, lazy: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Write the plan as a directory, whole or not at all.
+
+        `lazy` leaves the epochs out; they are built again when they are used.
+        """
         from brim.plan.store import save_plan
 
         save_plan(self, path, lazy=lazy, progress=progress)
 
     @property
     def fingerprint(self) -> str:
-        """Changes if anything changes that reaches a tensor; see `plan_fingerprint`. All shares of a plan have that of the plan."""
+        """Changes if anything changes that reaches a tensor; see `plan_fingerprint`.
+
+        All shares of a plan have that of the plan.
+        """
         return self.epochs.fingerprint
 
     @property
@@ -152,7 +164,8 @@ class BatchPlan:
         return int(self.units.length.max(initial=0))
 
     def columns(self, epoch: int) -> EpochColumns:
-        """Return the microbatches of an epoch as columns, in the order in which they were built, for all ranks that the plan holds.
+        """Return the microbatches of an epoch as columns, in the order in which they were built, for all ranks that the
+        plan holds.
 
         Raises:
             OptionError: There is no such epoch.
@@ -206,7 +219,11 @@ class BatchPlan:
         """One epoch, for this rank."""
         self._check_epoch(epoch)
         columns, order = self.epochs.built(epoch).columns, None
-        if not self.share.partial and self.config.shuffle and self.step_size != (self.config.microbatches_per_step or 1):
+        if (
+            not self.share.partial
+            and self.config.shuffle
+            and self.step_size != (self.config.microbatches_per_step or 1)
+        ):
             order = deal_order(columns.cost, self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
@@ -237,11 +254,13 @@ class BatchPlan:
         """The microbatches of an epoch, for `for` and `async for`."""
         return self.get_epoch(epoch)
 
-    def iter_from(self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0) -> Iterator[tuple[int, int, MicrobatchSpec]]:
+    def iter_from(
+        self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0
+    ) -> Iterator[tuple[int, int, MicrobatchSpec]]:
         """(epoch, index, microbatch) from a position to the end of the last epoch, for this rank.
 
-        `index` is where the round of this microbatch starts in the global order, so it is the same on all ranks. To continue on another
-        number of ranks, start from `plan.resume(position, rank, world_size)`.
+        `index` is where the round of this microbatch starts in the global order, so it is the same on all ranks. To
+        continue on another number of ranks, start from `plan.resume(position, rank, world_size)`.
 
         Raises:
             MismatchError: The position belongs to another plan, or to other steps.
@@ -251,12 +270,14 @@ class BatchPlan:
             epoch, microbatch_idx = epoch.epoch, epoch.microbatch_idx
         elif microbatch_idx and self._step_size is None and self.world_size > 1:
             raise OptionError(
-                f"microbatch {microbatch_idx} of a plan that does not fix its steps is another one on another number of ranks; pass the "
-                "position that a microbatch gave (microbatch.after), or plan with microbatches_per_step"
+                f"microbatch {microbatch_idx} of a plan that does not fix its steps is another one on another number "
+                "of ranks; pass the position that a microbatch gave (microbatch.after), or plan with "
+                "microbatches_per_step"
             )
         if epoch == self.num_epochs and microbatch_idx == 0:
             return iter(())
-        self.get_epoch(epoch).iter_from(microbatch_idx)  # a position that does not exist is an error now, not at the first microbatch
+        # A position that does not exist is an error now, not at the first microbatch.
+        self.get_epoch(epoch).iter_from(microbatch_idx)
         return self._iterate(epoch, microbatch_idx)
 
     def _iterate(self, start: int, at: int) -> Iterator[tuple[int, int, MicrobatchSpec]]:
@@ -266,7 +287,8 @@ class BatchPlan:
                 yield epoch, round.start, microbatch
 
     def resume(self, position: CheckpointPosition, rank: int = 0, world_size: int = 1) -> "BatchPlan":
-        """The share of a rank that continues a run at `position`, on any number of ranks: `resumed.iter_from(position)`.
+        """The share of a rank that continues a run at `position`, on any number of ranks:
+        `resumed.iter_from(position)`.
 
         Optimizer steps stay what they were, so nothing is repeated or skipped, and the same steps happen as would have.
 
@@ -279,20 +301,23 @@ class BatchPlan:
     def _check_plan(self, position: CheckpointPosition) -> None:
         if position.fingerprint != self.fingerprint:
             raise MismatchError(
-                f"this position belongs to another plan: it was made with {position.fingerprint[:8] or 'none'}.., this plan is "
-                f"{self.fingerprint[:8]}..; load the plan of that run, or start from the beginning"
+                f"this position belongs to another plan: it was made with {position.fingerprint[:8] or 'none'}.., "
+                f"this plan is {self.fingerprint[:8]}..; load the plan of that run, or start from the beginning"
             )
 
     def _check_position(self, position: CheckpointPosition) -> None:
         self._check_plan(position)
         if position.microbatches_per_step != self.step_size:
             raise MismatchError(
-                f"this position was made with steps of {position.microbatches_per_step} microbatches, here they are {self.step_size}; "
-                "continue with plan.resume(position, rank, world_size)"
+                f"this position was made with steps of {position.microbatches_per_step} microbatches, here they are "
+                f"{self.step_size}; continue with plan.resume(position, rank, world_size)"
             )
 
     def with_step_size(self, microbatches_per_step: int) -> "BatchPlan":
-        """The same plan with optimizer steps of so many microbatches. Only a plan that does not fix the number can be asked."""
+        """The same plan with optimizer steps of so many microbatches.
+
+        Only a plan that does not fix the number can be asked.
+        """
         if microbatches_per_step == self._step_size:
             return self
         if microbatches_per_step < 1:
@@ -304,11 +329,13 @@ class BatchPlan:
     def shard(self, rank: int, world_size: int) -> "BatchPlan":
         """The part of one rank. All ranks take equally many microbatches.
 
-        Dealt in rounds, in which every rank gets one. Unless the plan fixes the microbatches per step, a round is a step, and its
-        microbatches cost nearly the same. `config.remainder` decides about a last step that is short.
+        Dealt in rounds, in which every rank gets one. Unless the plan fixes the microbatches per step, a round is a
+        step, and its microbatches cost nearly the same. `config.remainder` decides about a last step that is short.
         """
         if self.share != Share():
-            raise OptionError(f"this plan is already the share of rank {self.rank} of {self.world_size}; shard the whole plan instead")
+            raise OptionError(
+                f"this plan is already the share of rank {self.rank} of {self.world_size}; shard the whole plan instead"
+            )
         if world_size < 1:
             raise OptionError(f"world_size must be at least 1, got {world_size}")
         if not 0 <= rank < world_size:
@@ -341,13 +368,18 @@ class BatchPlan:
 
     def __repr__(self) -> str:
         part = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
-        return f"BatchPlan({self.counts.samples} samples, {self.num_epochs} epochs, budget {self.config.token_budget}{part})"
+        return (
+            f"BatchPlan({self.counts.samples} samples, {self.num_epochs} epochs, budget "
+            f"{self.config.token_budget}{part})"
+        )
 
 
 class BatchPlanBuilder:
     """Builds plans from one set of lengths and one config."""
 
-    def __init__(self, lengths: Lengths, batching_config: BatchingConfig, *, dataset_hash: str = "", tokenizer_hash: str = "") -> None:
+    def __init__(
+        self, lengths: Lengths, batching_config: BatchingConfig, *, dataset_hash: str = "", tokenizer_hash: str = ""
+    ) -> None:
         table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
         self.table = table.with_hashes(dataset_hash or table.dataset_hash, tokenizer_hash or table.tokenizer_hash)
         self.batching_config = batching_config
@@ -357,6 +389,5 @@ class BatchPlanBuilder:
 
 
 def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int) -> str:
-    """Changes if anything changes that reaches a tensor: data, tokenizer, ids, lengths, groups, any option, the planner itself."""
-    parts: dict[str, Any] = {"lengths": table.fingerprint, "config": config.identity, "epochs": num_epochs, "algorithm": ALGORITHM}
-    return fingerprint(**parts)
+    """Return a fingerprint of all that reaches a tensor: data, tokenizer, lengths, groups, options, the planner."""
+    return fingerprint(lengths=table.fingerprint, config=config.identity, epochs=num_epochs, algorithm=ALGORITHM)

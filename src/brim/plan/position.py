@@ -1,7 +1,7 @@
 """`CheckpointPosition`: where a run is in its plan.
 
-A few numbers, the same on every rank, good for any number of ranks. They are about what was trained, not about what was fetched: take
-`microbatch.after` when the optimizer has taken its step, and save it with the model.
+A few numbers, the same on every rank, good for any number of ranks. They are about what was trained, not about what was
+fetched: take `microbatch.after` when the optimizer has taken its step, and save it with the model.
 """
 
 import os
@@ -16,7 +16,9 @@ POSITION = Document(format="brim.position/1", what="a position", again="save it 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPosition:
-    """The next microbatch is number `microbatch_idx` of the global order of `epoch`, in the plan with this fingerprint."""
+    """The next microbatch is number `microbatch_idx` of the global order of `epoch`, in the plan with this
+    fingerprint.
+    """
 
     epoch: int
     microbatch_idx: int

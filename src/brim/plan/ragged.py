@@ -1,8 +1,9 @@
 """Rows that are ragged along several axes: put alike ones side by side, and cut them where the budget ends.
 
-A row of a microbatch pays for the longest of its neighbours along every axis. Sorting by one axis, or by the sum, leaves the others random;
-so rows are split in two along the axis in which they differ most, again and again, down to the size of a microbatch. Along one axis that
-is a sort. The second part of a split is turned around along all other axes, so that neighbours across the split are alike too.
+A row of a microbatch pays for the longest of its neighbours along every axis. Sorting by one axis, or by the sum,
+leaves the others random; so rows are split in two along the axis in which they differ most, again and again, down to
+the size of a microbatch. Along one axis that is a sort. The second part of a split is turned around along all other
+axes, so that neighbours across the split are alike too.
 """
 
 import numpy as np
@@ -12,17 +13,18 @@ from brim.core.arrays import ceil_div, order_by
 
 
 def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[np.int64]) -> NDArray[np.int64]:
-    """An order of the rows in which neighbours are alike. Rows stay inside their window; window i is split down to `per[i]` rows.
+    """An order of the rows in which neighbours are alike. Rows stay inside their window; window i is split down to
+    `per[i]` rows.
 
     `axes` is [rows, axes]; windows are `bounds[i]` to `bounds[i + 1]`, none of them empty.
     """
-    # The state of the splitting: `order` lists the rows, piece i is `order[starts[i]:starts[i + 1]]`, and `turned[i, a]` says
-    # that piece i is sorted downwards if it is ever sorted along axis a.
+    # The state of the splitting: `order` lists the rows, piece i is `order[starts[i]:starts[i + 1]]`, and `turned[i,
+    # a]` says that piece i is sorted downwards if it is ever sorted along axis a.
     order = np.arange(len(axes))
     starts, turned = bounds[:-1], np.zeros((len(bounds) - 1, axes.shape[1]), np.bool_)
     while True:
-        # All pieces are halved at once, so that the number of rounds is the logarithm of the largest piece. `parts` is how many
-        # microbatches of `per` rows a piece will hold; a piece of one is not split any more.
+        # All pieces are halved at once, so that the number of rounds is the logarithm of the largest piece. `parts` is
+        # how many microbatches of `per` rows a piece will hold; a piece of one is not split any more.
         sizes = np.diff(starts, append=len(axes))
         parts = ceil_div(sizes, per)
         if (parts <= 1).all():
@@ -32,8 +34,8 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
         here = axes[order]
         low, high = np.minimum.reduceat(here, starts), np.maximum.reduceat(here, starts)
         widest = (high - low).argmax(axis=1)
-        # Every row is sorted inside its piece by its distance from the smallest value of that axis; in a piece that is turned
-        # along the axis, from the largest. Distances are at least 0, which `order_by` needs.
+        # Every row is sorted inside its piece by its distance from the smallest value of that axis; in a piece that is
+        # turned along the axis, from the largest. Distances are at least 0, which `order_by` needs.
         value, number = here[np.arange(len(here)), widest[piece]], np.arange(len(starts))
         low, high, down = low[number, widest], high[number, widest], turned[number, widest]
         order = order[order_by(piece, np.where(down[piece], high[piece] - value, value - low[piece]))]
@@ -41,8 +43,8 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
         split = np.flatnonzero(parts > 1)
         middle = starts[split] + parts[split] // 2 * per[split]
         starts, per = np.insert(starts, split + 1, middle), np.insert(per, split + 1, per[split])
-        # The second half is turned along all axes but the one that was split: there it goes on upwards (or downwards) from
-        # where the first half ends, and along the others its first rows are like the last rows of the first half.
+        # The second half is turned along all axes but the one that was split: there it goes on upwards (or downwards)
+        # from where the first half ends, and along the others its first rows are like the last rows of the first half.
         second = ~turned[split]
         second[np.arange(len(split)), widest[split]] ^= True
         turned = np.insert(turned, split + 1, second, axis=0)
@@ -51,10 +53,11 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
 def cut_runs(
     axes: NDArray[np.int32], bounds: NDArray[np.int64], *, budget: int, max_rows: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where microbatches begin, and which of them are short: they end with their window, and had room for another row as wide.
+    """Where microbatches begin, and which of them are short: they end with their window, and had room for another row
+    as wide.
 
-    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis, at least 1) stays within the budget; one row
-    always is.
+    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis, at least 1) stays within the
+    budget; one row always is.
     """
     starts: list[int] = []
     short: list[bool] = []

@@ -60,8 +60,8 @@ class Batches(Sequence[BatchSpec]):
 class TokenBudgetBatchSampler:
     """Forms batches of samples of one bucket, padded to the bucket's width, that hold at most `token_budget` tokens.
 
-    Every sample is in exactly one batch per epoch. Batches of all buckets come in random order, another one each epoch, and the same
-    ones for the same seed.
+    Every sample is in exactly one batch per epoch. Batches of all buckets come in random order, another one each epoch,
+    and the same ones for the same seed.
     """
 
     def __init__(

@@ -2,10 +2,10 @@
 
     plan.json            what the plan is: options, counts, fingerprints; with a checksum of itself
     lengths.brim         the length table it was built from
-    epoch-0000.brim      the columns of an epoch, mapped into memory; absent from a lazy plan, which builds them when they are used
+    epoch-0000.brim      the columns of an epoch, mapped into memory; a lazy plan builds them instead
 
-Opening a plan reads plan.json and nothing else. A column is checked against its checksum when it is first used. The share of one rank
-is such a directory too, with that rank's microbatches only.
+Opening a plan reads plan.json and nothing else. A column is checked against its checksum when it is first used. The
+share of one rank is such a directory too, with that rank's microbatches only.
 """
 
 import os
@@ -41,11 +41,13 @@ def epoch_file(epoch: int) -> str:
     return f"epoch-{epoch:04d}.brim"
 
 
-def save_plan(plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False, progress: Progress | None = None) -> None:
+def save_plan(
+    plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False, progress: Progress | None = None
+) -> None:
     """Write a plan or a rank's share of one. A plan directory that is in the way is replaced; anything else is not.
 
-    Processes that write one plan at the same time wait for each other; one that finds its own plan written then, as every
-    rank but one does when all ranks build it, is done.
+    Processes that write one plan at the same time wait for each other; one that finds its own plan written then, as
+    every rank but one does when all ranks build it, is done.
 
     Raises:
         OptionError: The directory cannot be written, or holds other files.
@@ -76,18 +78,29 @@ def _kind(plan: BatchPlan, *, lazy: bool) -> tuple[object, ...]:
     return (plan.fingerprint, plan.config, plan.num_epochs, whole, plan.rank, plan.world_size, lazy)
 
 
-def save_shards(plan: BatchPlan, path: str | os.PathLike[str], world_size: int, *, progress: Progress | None = None) -> None:
+def save_shards(
+    plan: BatchPlan, path: str | os.PathLike[str], world_size: int, *, progress: Progress | None = None
+) -> None:
     """Write `rank_0`, `rank_1`, ... below a directory, which holds exactly these ranks afterwards."""
     with atomic_directory(path, replaces=_holds_shards) as directory:
         for rank in range(world_size):
             if progress is not None:
                 progress(rank, world_size)
             (directory / f"rank_{rank}").mkdir()
-            write_plan(plan.shard(rank, world_size), directory / f"rank_{rank}", lengths=directory / "rank_0" / LENGTHS if rank else None)
+            write_plan(
+                plan.shard(rank, world_size),
+                directory / f"rank_{rank}",
+                lengths=directory / "rank_0" / LENGTHS if rank else None,
+            )
 
 
 def write_plan(
-    plan: BatchPlan, directory: Path, *, lazy: bool = False, lengths: Path | None = None, progress: Progress | None = None
+    plan: BatchPlan,
+    directory: Path,
+    *,
+    lazy: bool = False,
+    lengths: Path | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write the files of a plan. `lengths` is a copy of the table that may be linked to instead of written again."""
     if lengths is None:
@@ -160,15 +173,21 @@ def read_index(directory: Path) -> dict[str, Any]:
     recover(directory)
     if not directory.is_dir():
         what = "is a file" if directory.exists() else "does not exist"
-        raise DataError(f"{directory} {what}; a plan is a directory, build one with: brim plan build -l LENGTHS -o {directory}")
+        raise DataError(
+            f"{directory} {what}; a plan is a directory, build one with: brim plan build -l LENGTHS -o {directory}"
+        )
     if not (directory / INDEX).exists():
-        hint = f"; did you mean one of its ranks, such as {directory / 'rank_0'}?" if _holds_shards(directory) else f" (no {INDEX} in it)"
+        hint = (
+            f"; did you mean one of its ranks, such as {directory / 'rank_0'}?"
+            if _holds_shards(directory)
+            else f" (no {INDEX} in it)"
+        )
         raise DataError(f"{directory} is not a plan{hint}")
     index = PLAN.read(directory / INDEX)
     if index["algorithm"] != ALGORITHM:
         raise DamagedError(
-            f"{directory} was planned by version {index['algorithm']} of the planner, this brim has {ALGORITHM}; build the plan again, or "
-            "finish its run with the brim that started it"
+            f"{directory} was planned by version {index['algorithm']} of the planner, this brim has {ALGORITHM}; "
+            "build the plan again, or finish its run with the brim that started it"
         )
     return index
 

@@ -100,7 +100,9 @@ def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Count
 
 
 def _check_nested(config: BatchingConfig) -> None:
-    """What is ragged along several axes cannot be cut at one place, nor has it one width to be packed or bucketed by."""
+    """What is ragged along several axes cannot be cut at one place, nor has it one width to be packed or bucketed
+    by.
+    """
     used = {
         f'overflow="{config.overflow}"': config.overflow in ("truncate", "split"),
         "packing": config.packing is not None,
@@ -109,15 +111,21 @@ def _check_nested(config: BatchingConfig) -> None:
     }
     for option, given in used.items():
         if given:
-            raise OptionError(f"{option} is for samples with one length; these are ragged along several axes, so leave it out")
+            raise OptionError(
+                f"{option} is for samples with one length; these are ragged along several axes, so leave it out"
+            )
 
 
 def _error(table: LengthCache, long: NDArray[np.int64], config: BatchingConfig) -> LengthError:
-    sizes = round_up(table.axes[long], config.pad_to_multiple).sum(axis=1) if table.axes is not None else table.lengths[long]
+    sizes = (
+        round_up(table.axes[long], config.pad_to_multiple).sum(axis=1)
+        if table.axes is not None
+        else table.lengths[long]
+    )
     longest, size = int(long[sizes.argmax()]), int(sizes.max())
     many = "1 sample does" if len(long) == 1 else f"{len(long)} samples do"
     ways = '"skip"' if table.axes is not None else '"truncate", "split" or "skip"'
     return LengthError(
-        f"{many} not fit in {config.limit} tokens; the longest is sample {table.ids[longest]!r}, with {size}. Raise the limit to {size}, "
-        f"or say what to do with long samples: overflow={ways} (--overflow on the command line)."
+        f"{many} not fit in {config.limit} tokens; the longest is sample {table.ids[longest]!r}, with {size}. Raise "
+        f"the limit to {size}, or say what to do with long samples: overflow={ways} (--overflow on the command line)."
     )

@@ -24,8 +24,11 @@ class Difference:
     samples: tuple[str, ...] = ()
 
 
-def verify_plan(plan: BatchPlan, lengths: LengthCache | None = None, config: BatchingConfig | None = None) -> list[Difference]:
-    """What keeps `plan` from being the plan for these lengths and options. Nothing: it is that plan, to the last number.
+def verify_plan(
+    plan: BatchPlan, lengths: LengthCache | None = None, config: BatchingConfig | None = None
+) -> list[Difference]:
+    """What keeps `plan` from being the plan for these lengths and options. Nothing: it is that plan, to the last
+    number.
 
     Files are checked against their checksums, and stored epochs are planned again and compared.
     """
@@ -62,15 +65,22 @@ def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
         found.append(Difference("order", "the samples are in another order"))
     if old.tokenizer_hash != new.tokenizer_hash:
         found.append(
-            Difference("tokenizer", f"other tokenizer ({old.tokenizer_hash[:6] or 'none'}.. -> {new.tokenizer_hash[:6] or 'none'}..)")
+            Difference(
+                "tokenizer",
+                f"other tokenizer ({old.tokenizer_hash[:6] or 'none'}.. -> {new.tokenizer_hash[:6] or 'none'}..)",
+            )
         )
     if old.dataset_hash != new.dataset_hash:
-        found.append(Difference("data", f"other data ({old.dataset_hash[:6] or 'none'}.. -> {new.dataset_hash[:6] or 'none'}..)"))
+        found.append(
+            Difference("data", f"other data ({old.dataset_hash[:6] or 'none'}.. -> {new.dataset_hash[:6] or 'none'}..)")
+        )
     return found
 
 
 def _matched(old: Ids, new: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of `old` and `new` with equal ids, in the order of `old`; and the rows of each that the other does not have."""
+    """Rows of `old` and `new` with equal ids, in the order of `old`; and the rows of each that the other does not
+    have.
+    """
     if not old.to_columns() and not new.to_columns():
         both = min(len(old), len(new))
         return np.arange(both), np.arange(both), np.arange(both, len(old)), np.arange(both, len(new))
@@ -106,7 +116,10 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:
-        fingerprints = [build_epoch(plan.units, plan.config, plan.buckets, epoch).columns.fingerprint for epoch in range(plan.num_epochs)]
+        fingerprints = [
+            build_epoch(plan.units, plan.config, plan.buckets, epoch).columns.fingerprint
+            for epoch in range(plan.num_epochs)
+        ]
     found = [
         Difference("epoch", f"epoch {epoch} is not what these lengths and options give")
         for epoch, expected_fingerprint in enumerate(fingerprints)

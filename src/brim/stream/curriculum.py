@@ -42,11 +42,16 @@ class CurriculumConfig:
     def __post_init__(self) -> None:
         check_counts(block=self.block)
         if not 0 <= self.lowest <= self.highest <= 1:
-            raise OptionError(f"difficulties must have 0 <= lowest <= highest <= 1, got {self.lowest} and {self.highest}")
+            raise OptionError(
+                f"difficulties must have 0 <= lowest <= highest <= 1, got {self.lowest} and {self.highest}"
+            )
         if self.start is not None and not self.lowest <= self.start <= self.highest:
             raise OptionError(f"start must lie between {self.lowest} and {self.highest}, got {self.start}")
         if not 0 <= self.lower_below < self.raise_above <= 1:
-            raise OptionError(f"lower_below must be less than raise_above, both in 0..1, got {self.lower_below} and {self.raise_above}")
+            raise OptionError(
+                f"lower_below must be less than raise_above, both in 0..1, got {self.lower_below} and "
+                f"{self.raise_above}"
+            )
         for name in ("step", "width", "floor"):
             if not 0 < getattr(self, name) <= 1:
                 raise OptionError(f"{name} must lie above 0 and not above 1, got {getattr(self, name)}")
@@ -94,7 +99,9 @@ class Curriculum:
 
     def levels(self, numbers: Sequence[int], *, seed: int, known: Mapping[str, float] | None = None) -> list[str]:
         """Draw a level for each numbered episode from the two levels around the target, the nearer one more often."""
-        inside = {level: at for level, at in (known or PLAYED).items() if self.config.lowest <= at <= self.config.highest}
+        inside = {
+            level: at for level, at in (known or PLAYED).items() if self.config.lowest <= at <= self.config.highest
+        }
         if not inside:
             raise OptionError(f"no level lies between the difficulties {self.config.lowest} and {self.config.highest}")
         below = max((level for level in inside if inside[level] <= self.target), key=inside.__getitem__, default=None)
@@ -106,7 +113,13 @@ class Curriculum:
         return [above if draw < nearer else below for draw in drawn]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "config": asdict(self.config), "target": self.target, "wins": self.wins, "played": self.played}
+        return {
+            "format": FORMAT,
+            "config": asdict(self.config),
+            "target": self.target,
+            "wins": self.wins,
+            "played": self.played,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state.
@@ -117,7 +130,9 @@ class Curriculum:
         if state.get("format") != FORMAT:
             raise DataError(f"this is no state of a curriculum: its format is {state.get('format')!r}, not {FORMAT!r}")
         if state["config"] != asdict(self.config):
-            raise MismatchError(f"this state belongs to another curriculum: {state['config']}, this one has {asdict(self.config)}")
+            raise MismatchError(
+                f"this state belongs to another curriculum: {state['config']}, this one has {asdict(self.config)}"
+            )
         self.target, self.wins, self.played = state["target"], state["wins"], state["played"]
 
 

@@ -75,7 +75,9 @@ class EpisodeSampler:
                 refused["too long" if len(tokens) >= self.lengths.stop else "too short"] += 1
         return samples, refused
 
-    def _sample(self, episode: GymEpisode, step: GymStep, tokens: NDArray[np.int32], mask: NDArray[np.uint8]) -> StreamSample:
+    def _sample(
+        self, episode: GymEpisode, step: GymStep, tokens: NDArray[np.int32], mask: NDArray[np.uint8]
+    ) -> StreamSample:
         return StreamSample(
             sample_id=f"{episode.episode_id}@{episode.spec.number}/{step.step_index}",
             input_ids=tokens,

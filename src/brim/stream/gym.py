@@ -200,7 +200,9 @@ class GymEpisodeStream:
         with self._lock:
             self._refuse_running()
             if state.get("stream") != self._identity:
-                raise MismatchError("this state belongs to another gym stream: other games, difficulties, seed, episodes, or filters")
+                raise MismatchError(
+                    "this state belongs to another gym stream: other games, difficulties, seed, episodes, or filters"
+                )
             try:
                 position = _count(state["episode"])
                 ahead = {_count(position) for position in state["ahead"]}

@@ -97,7 +97,9 @@ class MockGymStream(PositionedStream):
     def episode(self, number: int) -> list[StreamSample]:
         """Return the samples of one episode without moving the stream."""
         low, high = self.difficulty_range
-        where, luck, slip, wrong = (raw_bits(4, seed=self.seed, purpose="mock-gym/episode", epoch=number) >> 11).tolist()
+        where, luck, slip, wrong = (
+            raw_bits(4, seed=self.seed, purpose="mock-gym/episode", epoch=number) >> 11
+        ).tolist()
         place = where / 2**53
         rate = self.success_rate
         success = luck / 2**53 < rate + min(rate, 1 - rate) * (1 - 2 * place if high > low else 0)
@@ -159,7 +161,10 @@ class MockGymStream(PositionedStream):
             self._check_position(position)
             total = self.num_episodes * self.steps_per_episode
             if position["samples"] > total:
-                raise MismatchError(f"the state is behind {position['samples']} samples, and this stream has {total}; raise num_episodes")
+                raise MismatchError(
+                    f"the state is behind {position['samples']} samples, and this stream has {total}; raise "
+                    "num_episodes"
+                )
         self._done = 0 if position is None else position["samples"]
 
 

@@ -209,7 +209,9 @@ class StreamSample:
 
 FIELDS = tuple(field.name for field in fields(StreamSample))
 """The names of all fields, in their order."""
-_SETTERS: tuple[Callable[[StreamSample, Any], None], ...] = tuple(StreamSample.__dict__[name].__set__ for name in FIELDS)
+_SETTERS: tuple[Callable[[StreamSample, Any], None], ...] = tuple(
+    StreamSample.__dict__[name].__set__ for name in FIELDS
+)
 """The setters of the slots, which a frozen dataclass hides behind `__setattr__`."""
 
 
@@ -218,7 +220,9 @@ def _unpickled(values: tuple[Any, ...]) -> StreamSample:
 
 
 def _as(kind: type[Any], value: Any) -> Any:
-    """Convert NumPy scalars to Python's, and integers to floats where a float is wanted; leave the rest to the checks."""
+    """Convert NumPy scalars to Python's, and integers to floats where a float is wanted; leave the rest to the
+    checks.
+    """
     plain = value.item() if isinstance(value, np.generic) else value
     return float(plain) if kind is float and type(plain) is int else plain
 
@@ -279,4 +283,6 @@ def _member(name: str, value: Any, kind: type[StrEnum]) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise DataError(f"{name} must be one of {', '.join(kind)}, got {value!r}.{did_you_mean(str(value), kind)}") from None
+        raise DataError(
+            f"{name} must be one of {', '.join(kind)}, got {value!r}.{did_you_mean(str(value), kind)}"
+        ) from None

@@ -14,7 +14,10 @@ from brim.stream.sample import FIELDS, EpisodeStatus, SampleSource, StreamSample
 
 
 def core_schema_of(cls: type[StreamSample]) -> CoreSchema:
-    """Validate by `model_validate` and serialize by `model_dump`. Strict validation of Python values takes samples only."""
+    """Validate by `model_validate` and serialize by `model_dump`.
+
+    Strict validation of Python values takes samples only.
+    """
     checked = core_schema.no_info_plain_validator_function(cls.model_validate)
     strict = core_schema.json_or_python_schema(json_schema=checked, python_schema=core_schema.is_instance_schema(cls))
     serialization = core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
@@ -69,6 +72,9 @@ def _fields() -> dict[str, core_schema.TypedDictField]:
         **required,
         "timestamp": number,  # the default is the current time
         **{name: core_schema.with_default_schema(schema, default=value) for name, (schema, value) in defaults.items()},
-        **{name: core_schema.with_default_schema(core_schema.nullable_schema(schema), default=None) for name, schema in optional.items()},
+        **{
+            name: core_schema.with_default_schema(core_schema.nullable_schema(schema), default=None)
+            for name, schema in optional.items()
+        },
     }
     return {name: core_schema.typed_dict_field(schemas[name], required=name in required) for name in FIELDS}

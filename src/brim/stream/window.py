@@ -113,7 +113,8 @@ class RollingBatchPlanWindow:
         >>> from brim import BatchingConfig, StreamSample
         >>> buffer = ReplayBuffer(max_size=100)
         >>> for number in range(20):
-        ...     _ = buffer.add(StreamSample(sample_id=number, input_ids=[1] * (number + 1), loss_mask=[1] * (number + 1)))
+        ...     tokens = [1] * (number + 1)
+        ...     _ = buffer.add(StreamSample(sample_id=number, input_ids=tokens, loss_mask=tokens))
         >>> rolling = RollingBatchPlanWindow(buffer, min_samples=10, batching=BatchingConfig(token_budget=64))
         >>> window = rolling.build_next_window()
         >>> sum(microbatch.batch_size for microbatch in rolling.iter_current()) == window.num_samples == 20
@@ -166,8 +167,8 @@ class RollingBatchPlanWindow:
         if available < self.config.min_samples:
             raise DataError(
                 f"window {number} needs {self.config.min_samples} samples, there are {available} to choose from (the "
-                f"buffer holds {self.buffer.size}; at most {self.config.overlap_fraction:.0%} of a window may have been "
-                "in the one before); add samples, lower min_samples, or raise overlap_fraction"
+                f"buffer holds {self.buffer.size}; at most {self.config.overlap_fraction:.0%} of a window may have "
+                "been in the one before); add samples, lower min_samples, or raise overlap_fraction"
             )
         snapshot = self.buffer.snapshot()
         order = draw_order(self._weights(snapshot), seed=self.config.seed, window_id=number)
@@ -196,7 +197,10 @@ class RollingBatchPlanWindow:
     def _window(self, snapshot: BufferSnapshot, rows: NDArray[np.int64], number: int) -> Window:
         if snapshot.segmented[rows].any():
             first = snapshot.sample_ids[int(rows[snapshot.segmented[rows]][0])]
-            raise DataError(f"sample {first!r} has segments of its own, which a plan cannot keep apart; add each segment as a sample")
+            raise DataError(
+                f"sample {first!r} has segments of its own, which a plan cannot keep apart; add each segment as a "
+                "sample"
+            )
         hashes = {"tokenizer_hash": self.tokenizer_hash, "dataset_hash": snapshot.content_hash(rows)}
         store = snapshot.store(rows, pad_id=self.pad_id, **hashes)
         plan = self._plan(snapshot.get_lengths(rows, **hashes), number)
@@ -302,7 +306,9 @@ class RollingBatchPlanWindow:
         meta = columns.meta
         # Version 0.5.0 planned one pass, whatever the number of passes, and did not record that number.
         if meta["options"] not in (self._identity(self.config.passes), self._identity(1)):
-            raise MismatchError(f"{path} was written by a rolling plan with other options; use those, or start a new run")
+            raise MismatchError(
+                f"{path} was written by a rolling plan with other options; use those, or start a new run"
+            )
         self.current = None if meta["window"] is None else self._restored(columns, meta["window"])
         self.window_id = meta["window_id"]
         self.consumed = meta["consumed"]
@@ -320,7 +326,9 @@ class RollingBatchPlanWindow:
         # Version 0.5.0 recorded the fingerprint of the plan of one pass.
         if found["plan"] != plan.fingerprint and found["plan"] != BatchPlan.build(plan.table, plan.config).fingerprint:
             mine, theirs = plan.fingerprint[:8], found["plan"][:8]
-            raise DamagedError(f"{columns.path}: the plan of the window is {mine}.., but the file records {theirs}..; start a new run")
+            raise DamagedError(
+                f"{columns.path}: the plan of the window is {mine}.., but the file records {theirs}..; start a new run"
+            )
         return Window(number, plan, store, keys, found["snapshot"], found["snapshot_size"])
 
     def _identity(self, passes: int) -> str:

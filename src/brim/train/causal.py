@@ -1,11 +1,12 @@
-"""Runs that train a causal language model: where the model comes from, how it is wrapped, and what its checkpoints hold.
+"""Runs that train a causal language model: where the model comes from, how it is wrapped, and what its checkpoints
+hold.
 
     model/                  as transformers saves it: config, weights, tokenizer (with LoRA: the adapter)
     optimizer.safetensors   the moments of every weight, by name, and the state of torch's generator
     state.json              position, step, options, fingerprints, and a checksum of every file
 
-The learning rate is a function of the step, and randomness of the seed and the microbatch, so the step and the seed are all
-there is to know of them.
+The learning rate is a function of the step, and randomness of the seed and the microbatch, so the step and the seed are
+all there is to know of them.
 """
 
 from abc import abstractmethod
@@ -27,7 +28,16 @@ from brim.train.config import CausalConfig
 from brim.train.failed_step import SCRIPT, save_repro
 from brim.train.given import Given
 from brim.train.loss import SftLoss, choose_attention
-from brim.train.model import as_tokenizer, base_fingerprint, check_model, find_tokenizer, load_adapter, load_model, save_model, take_model
+from brim.train.model import (
+    as_tokenizer,
+    base_fingerprint,
+    check_model,
+    find_tokenizer,
+    load_adapter,
+    load_model,
+    save_model,
+    take_model,
+)
 from brim.train.optimizer import OPTIMIZER, load_moments, moments, restore_moments, save_moments, whole
 from brim.train.ranks import Ranks
 from brim.train.run import NAMED, Run
@@ -40,13 +50,18 @@ Config = TypeVar("Config", bound=CausalConfig)
 
 
 class CausalRun(Run[Config]):
-    """One run of a causal language model on one rank. A kind of run says where its batches come from, and where it is in them."""
+    """One run of a causal language model on one rank.
+
+    A kind of run says where its batches come from, and where it is in them.
+    """
 
     tokenizer: Tokenizer
     section: str | None = None
     """The name under which state.json has further state of this kind of run."""
 
-    def __init__(self, config: Config, ranks: Ranks, callbacks: Sequence[Callback] = (), given: Given | None = None) -> None:
+    def __init__(
+        self, config: Config, ranks: Ranks, callbacks: Sequence[Callback] = (), given: Given | None = None
+    ) -> None:
         super().__init__(config, ranks, callbacks)
         self.given = given or Given()
         self.base: str | None = None
@@ -76,7 +91,9 @@ class CausalRun(Run[Config]):
         mine = {} if self.section is None else {self.section: saved.sections.get(self.section)}
         if saved.sections.keys() != mine.keys():
             kind = next(iter(saved.sections), "sft")
-            raise MismatchError(f"{saved.path} belongs to another kind of run; resume it with `brim train {kind} --resume {saved.path}`")
+            raise MismatchError(
+                f"{saved.path} belongs to another kind of run; resume it with `brim train {kind} --resume {saved.path}`"
+            )
         return next(iter(saved.sections.values()), {})
 
     def find_source(self, saved: Saved | None) -> CausalConfig:
@@ -171,12 +188,16 @@ class CausalRun(Run[Config]):
         numbers = ", ".join(str(batch.index) for batch in error.batches)
         found = files.checkpoints(self.output)
         raise BrimError(
-            f"{what}: microbatch {numbers} of epoch {error.batches[0].epoch}, samples {named}. The step was not taken; run `python "
-            f"{directory / SCRIPT}` to see it again. The last checkpoint is {found[-1] if found else 'none yet'}"
+            f"{what}: microbatch {numbers} of epoch {error.batches[0].epoch}, samples {named}. The step was not "
+            f"taken; run `python {directory / SCRIPT}` to see it again. The last checkpoint is "
+            f"{found[-1] if found else 'none yet'}"
         ) from None
 
     def finish(self, *, stopped: bool) -> Path:
-        """Put the trained model at the top of the output, and return where it is. A stopped run has it in its checkpoint."""
+        """Put the trained model at the top of the output, and return where it is.
+
+        A stopped run has it in its checkpoint.
+        """
         last = files.checkpoint_path(self.output, self.step) / files.MODEL
         if stopped:
             return last

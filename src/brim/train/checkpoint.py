@@ -3,8 +3,8 @@
     state.json      the facts of the run, and a checksum of every other file and of itself
     ...             the files that a trainer writes: weights, moments of the optimizer, whatever else it holds
 
-This module is the container only. It knows names, checksums, renaming and removal; what is in the files is the trainer's
-business, so a trainer on any framework can use it. Nothing is pickled, and nothing here imports torch.
+This module is the container only. It knows names, checksums, renaming and removal; what is in the files is the
+trainer's business, so a trainer on any framework can use it. Nothing is pickled, and nothing here imports torch.
 """
 
 import json
@@ -47,7 +47,9 @@ def checkpoint_path(output: Path, step: int) -> Path:
     return output / f"checkpoint-{step:08d}"
 
 
-def write_checkpoint(path: Path, facts: dict[str, Any], write_files: Callable[[Path], None], *, format: str = FORMAT) -> None:
+def write_checkpoint(
+    path: Path, facts: dict[str, Any], write_files: Callable[[Path], None], *, format: str = FORMAT
+) -> None:
     """Write a checkpoint. `write_files` puts the files into the directory it is given; `facts` go into state.json.
 
     Raises:
@@ -66,11 +68,14 @@ def write_checkpoint(path: Path, facts: dict[str, Any], write_files: Callable[[P
     except BrimError:
         raise
     except Exception as error:  # the writers of transformers and safetensors raise errors of their own
-        raise BrimError(f"cannot write the checkpoint {path}: {_reason(error)}; earlier checkpoints are untouched") from None
+        raise BrimError(
+            f"cannot write the checkpoint {path}: {_reason(error)}; earlier checkpoints are untouched"
+        ) from None
 
 
 def read_checkpoint(path: Path, *, format: str = FORMAT, way_out: str | None = None) -> dict[str, Any]:
-    """Check every file of a checkpoint and return its facts. `way_out` replaces the advice to resume from an earlier one.
+    """Check every file of a checkpoint and return its facts. `way_out` replaces the advice to resume from an earlier
+    one.
 
     Raises:
         DataError: There is no checkpoint.
@@ -115,7 +120,9 @@ def load_saved(path: Path) -> Saved:
         tokens=state["tokens"],
         schedule_steps=state["schedule_steps"],
         base=state["base"],
-        sections={name: value for name, value in state.items() if isinstance(value, dict) and name not in known | {"files"}},
+        sections={
+            name: value for name, value in state.items() if isinstance(value, dict) and name not in known | {"files"}
+        },
     )
 
 
@@ -123,7 +130,14 @@ def facts(
     config: dict[str, Any], position: CheckpointPosition, *, step: int, tokens: int, schedule_steps: int, **more: Any
 ) -> dict[str, Any]:
     """Return the facts that `load_saved` reads."""
-    return {"config": config, "position": asdict(position), "step": step, "tokens": tokens, "schedule_steps": schedule_steps, **more}
+    return {
+        "config": config,
+        "position": asdict(position),
+        "step": step,
+        "tokens": tokens,
+        "schedule_steps": schedule_steps,
+        **more,
+    }
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -143,14 +157,21 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def checkpoints(output: Path) -> list[Path]:
-    """List the checkpoints of a run in the order of their steps. One whose replacement was killed half-way is put back first."""
+    """List the checkpoints of a run in the order of their steps.
+
+    One whose replacement was killed half-way is put back first.
+    """
     if not output.is_dir():
         return []
     for retired in output.glob(".checkpoint-*.old"):
         target = output / retired.name.removeprefix(".").removesuffix(".old")
         if (retired / STATE).exists() and not target.exists():
             retired.rename(target)
-    found = [(int(match[1]), child) for child in output.iterdir() if (match := NAME.fullmatch(child.name)) and (child / STATE).exists()]
+    found = [
+        (int(match[1]), child)
+        for child in output.iterdir()
+        if (match := NAME.fullmatch(child.name)) and (child / STATE).exists()
+    ]
     return [child for _, child in sorted(found)]
 
 
@@ -183,7 +204,8 @@ def publish(model: Path, target: Path) -> None:
     ours = ("config.json", "adapter_config.json")
     with atomic_directory(target, replaces=lambda there: any((there / name).exists() for name in ours)) as directory:
         for file in model.iterdir():
-            if file.suffix != ".safetensors" or not _linked(file, directory / file.name):  # small files are there to be edited
+            # Small files are there to be edited.
+            if file.suffix != ".safetensors" or not _linked(file, directory / file.name):
                 shutil.copyfile(file, directory / file.name)
 
 

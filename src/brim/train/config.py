@@ -22,7 +22,17 @@ Attention = Literal["auto", "brim", "sdpa", "eager", "flex_attention", "flash_at
 PATHS = ("data", "model", "batchplan", "eval_data", "tokenizer")
 """Options for which two spellings of one place are equal."""
 
-MAY_CHANGE = ("output", "save_every", "keep", "log_every", "eval_every", "num_workers", "tensorboard", "record_samples", "fsdp")
+MAY_CHANGE = (
+    "output",
+    "save_every",
+    "keep",
+    "log_every",
+    "eval_every",
+    "num_workers",
+    "tensorboard",
+    "record_samples",
+    "fsdp",
+)
 """Options that may change when a run is resumed: none of them reaches the weights."""
 
 
@@ -145,7 +155,10 @@ class CausalConfig(RunConfig):
         if not self.lora_rank and (self.lora_alpha is not None or self.lora_dropout or self.lora_targets is not None):
             raise OptionError("lora_alpha, lora_dropout and lora_targets need lora_rank")
         if self.lora_rank and self.model == "tiny":
-            raise OptionError("LoRA needs a trained model below it: train tiny first, then give its directory (OUTPUT/model) as the model")
+            raise OptionError(
+                "LoRA needs a trained model below it: train tiny first, then give its directory (OUTPUT/model) as "
+                "the model"
+            )
         if self.fsdp and self.lora_rank:
             raise OptionError("fsdp shards full fine-tuning only; leave out fsdp or lora_rank")
 
@@ -189,8 +202,14 @@ class SftConfig(CausalConfig):
         if self.eval_data is not None and self.eval_split:
             raise OptionError("give eval_data or eval_split, not both")
         if self.batchplan is not None and self.eval_split:
-            raise OptionError("the plan in batchplan covers all samples, so none can be held out: give eval_data, or no batchplan")
+            raise OptionError(
+                "the plan in batchplan covers all samples, so none can be held out: give eval_data, or no batchplan"
+            )
         if self.eval_every is not None and self.eval_data is None and not self.eval_split:
             raise OptionError("eval_every needs something to evaluate on: give eval_data or eval_split")
-        if self.batchplan is None and self.tokens_per_step is not None and self.batching.microbatches_per_step is not None:
+        if (
+            self.batchplan is None
+            and self.tokens_per_step is not None
+            and self.batching.microbatches_per_step is not None
+        ):
             raise OptionError("give tokens_per_step or microbatches_per_step, not both")

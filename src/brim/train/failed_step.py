@@ -42,12 +42,18 @@ module, batches = load_repro(Path(__file__).parent)
 for batch in batches:
     with torch.no_grad():
         loss = float(module(batch))
-    print(f"microbatch {batch.index} of epoch {batch.epoch}: loss sum {loss} over {batch.num_loss_tokens} tokens; samples {batch.ids}")
+    where = f"microbatch {batch.index} of epoch {batch.epoch}"
+    print(f"{where}: loss sum {loss} over {batch.num_loss_tokens} tokens; samples {batch.ids}")
 '''
 
 
 def save_repro(
-    directory: Path, config: CausalConfig, model: Any, weights: "dict[str, Tensor]", tokenizer: Tokenizer, batches: list[TensorBatch]
+    directory: Path,
+    config: CausalConfig,
+    model: Any,
+    weights: "dict[str, Tensor]",
+    tokenizer: Tokenizer,
+    batches: list[TensorBatch],
 ) -> None:
     """Save the weights, the microbatches, and a script that computes their losses again."""
     with atomic_directory(directory, replaces=lambda there: (there / INDEX).exists()) as target:
@@ -78,7 +84,9 @@ def load_repro(directory: Path) -> tuple[SftLoss, list[TensorBatch]]:
         counts = {name: facts[name] for name in COUNTS}
         batches.append(TensorBatch(**tensors, **counts, spec=_stored_spec(facts, tensors)))
     longest = max(batch.longest for batch in batches)
-    segments: Segments = choose_attention(model, config.attention, packed=any(batch.packed for batch in batches), longest=longest)
+    segments: Segments = choose_attention(
+        model, config.attention, packed=any(batch.packed for batch in batches), longest=longest
+    )
     return SftLoss(model, segments), batches
 
 

@@ -1,8 +1,8 @@
 """Objects that a program gives to a run instead of names: a model, a tokenizer, rows in memory.
 
-A resumed run needs what it began with. Rows in memory are therefore kept as a file in the output, and the trained weights and
-the tokenizer are in every checkpoint. What is not kept is the model below LoRA adapters: a run with LoRA on a model that was
-given as an object is resumed by giving the same object again.
+A resumed run needs what it began with. Rows in memory are therefore kept as a file in the output, and the trained
+weights and the tokenizer are in every checkpoint. What is not kept is the model below LoRA adapters: a run with LoRA on
+a model that was given as an object is resumed by giving the same object again.
 """
 
 import json
@@ -41,7 +41,9 @@ def with_objects(config: SftConfig, model: Any, tokenizer: Any, data: Any) -> tu
     """
     for name, value in (("model", model), ("data", data), ("tokenizer", tokenizer)):
         if value is not None and getattr(config, name):
-            raise OptionError(f"{name} is given twice: in the options ({getattr(config, name)}) and as an argument; leave one out")
+            raise OptionError(
+                f"{name} is given twice: in the options ({getattr(config, name)}) and as an argument; leave one out"
+            )
     named: dict[str, Any] = {}
     objects: dict[str, Any] = {}
     if isinstance(model, str | Path):
@@ -63,7 +65,9 @@ def with_objects(config: SftConfig, model: Any, tokenizer: Any, data: Any) -> tu
     config = replace(config, **named)
     for name in ("model", "data"):
         if not getattr(config, name):
-            raise OptionError(f"{name} is missing: name it in the options, or give it as an argument (train_sft({name}=...))")
+            raise OptionError(
+                f"{name} is missing: name it in the options, or give it as an argument (train_sft({name}=...))"
+            )
     return config, Given(**objects)
 
 
@@ -77,7 +81,10 @@ def keep_rows(rows: Iterable[Any], path: Path, *, resumed: bool) -> None:
     text = b"".join(_lines(rows))
     if resumed:
         if not path.exists() or path.read_bytes() != text:
-            raise MismatchError(f"the rows given are not those the run began with, which are in {path}; leave out data, or start a new run")
+            raise MismatchError(
+                f"the rows given are not those the run began with, which are in {path}; leave out data, or start a "
+                "new run"
+            )
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
@@ -89,7 +96,9 @@ def _lines(rows: Iterable[Any]) -> Iterator[bytes]:
         if isinstance(row, Sample):
             row = {"id": row.id, "input_ids": row.input_ids, "loss_mask": row.loss_mask}
         if not isinstance(row, Mapping):
-            raise DataError(f"row {number} of the data is a {type(row).__name__}; rows are dictionaries, or brim.Sample")
+            raise DataError(
+                f"row {number} of the data is a {type(row).__name__}; rows are dictionaries, or brim.Sample"
+            )
         try:
             yield json.dumps(dict(cast(Mapping[str, Any], row)), default=_plain, ensure_ascii=False).encode() + b"\n"
         except (TypeError, ValueError) as error:

@@ -1,7 +1,9 @@
-"""The records of a run: curves, the samples each step was trained on, and rounds of play. Files of JSON lines that a resumed run continues.
+"""The records of a run: curves, the samples each step was trained on, and rounds of play. Files of JSON lines that a
+resumed run continues.
 
-A run that was killed had taken steps after its last checkpoint. The resumed run takes them again, so their lines are cut off
-first: a file tells one history, not two. Nothing here imports torch, except for TensorBoard's writer when curves go there.
+A run that was killed had taken steps after its last checkpoint. The resumed run takes them again, so their lines are
+cut off first: a file tells one history, not two. Nothing here imports torch, except for TensorBoard's writer when
+curves go there.
 """
 
 import json
@@ -56,7 +58,9 @@ class Records:
         """Write which samples a step was trained on, a line for each microbatch."""
         if self._samples is not None:
             for batch in batches:
-                self._samples.write({"step": step, "epoch": batch.epoch, "microbatch": batch.index, "samples": list(batch.ids)})
+                self._samples.write(
+                    {"step": step, "epoch": batch.epoch, "microbatch": batch.index, "samples": list(batch.ids)}
+                )
 
     def curves(self, step: int, values: Mapping[str, float], *, always: bool) -> None:
         """Write a point of the curves: of step 1, of every `log_every`-th step, and whenever `always` is set."""
@@ -70,7 +74,9 @@ class Records:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for opened in (self._log, self._samples, self._board):
             if opened is not None:
                 opened.close()
@@ -81,7 +87,10 @@ class Records:
 
 
 class Rounds:
-    """The rounds of a run that plays, in a file with a line for each. Rounds after the checkpoint are cut off, and played again."""
+    """The rounds of a run that plays, in a file with a line for each.
+
+    Rounds after the checkpoint are cut off, and played again.
+    """
 
     def __init__(self, output: Path, rounds: int) -> None:
         """`rounds` is how many had been played when the checkpoint was taken."""
@@ -125,7 +134,8 @@ def logged(path: Path) -> list[tuple[int, bytes]]:
         except (ValueError, KeyError, TypeError):
             if line.endswith(b"\n"):
                 raise DamagedError(
-                    f"{path}:{number} is damaged; remove that line to resume, or the whole file: training does not read it"
+                    f"{path}:{number} is damaged; remove that line to resume, or the whole file: training does not "
+                    "read it"
                 ) from None
     return found
 

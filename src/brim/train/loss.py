@@ -1,8 +1,8 @@
 """The loss of a batch, summed over what is learned, through whichever attention keeps its segments apart.
 
-Everything that is wrapped for several ranks is in one module, so that an empty microbatch goes through the same forward pass as any
-other. The sum, not the mean: a step divides by its own tokens, over all microbatches and ranks, so that how they were batched does not
-change what is learned.
+Everything that is wrapped for several ranks is in one module, so that an empty microbatch goes through the same forward
+pass as any other. The sum, not the mean: a step divides by its own tokens, over all microbatches and ranks, so that how
+they were batched does not change what is learned.
 """
 
 import inspect
@@ -29,7 +29,9 @@ else:
     from torch import nn
 
 Segments = Literal["bounds", "dense", "blocks", "none"]
-"""How a model is told about segments: by their boundaries, by a mask, by a mask of blocks; or it need not be, for rows of one sample."""
+"""How a model is told about segments: by their boundaries, by a mask, by a mask of blocks; or it need not be, for rows
+of one sample.
+"""
 
 
 class SftLoss(Objective):
@@ -38,7 +40,9 @@ class SftLoss(Objective):
     def __init__(self, model: Any, segments: Segments) -> None:
         super().__init__(model)
         self.segments: Segments = segments
-        self._keeps = "logits_to_keep" in inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+        self._keeps = (
+            "logits_to_keep" in inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+        )
 
     def forward(self, batch: TensorBatch) -> "Tensor":
         targets = batch.labels[:, 1:]
@@ -72,7 +76,8 @@ FORMS: dict[Attention, Segments] = {
 
 
 def choose_attention(model: Any, wanted: Attention, *, packed: bool, longest: int) -> Segments:
-    """Set the model's attention, and return how it is told about segments. Packed rows are tried on the model before they are used.
+    """Set the model's attention, and return how it is told about segments. Packed rows are tried on the model before
+    they are used.
 
     Raises:
         OptionError: The attention that was asked for is not available, or mixes the samples of packed rows.
@@ -93,7 +98,9 @@ def choose_attention(model: Any, wanted: Attention, *, packed: bool, longest: in
 
 
 def _slides(model: Any, longest: int) -> bool:
-    """Whether some layers have an attention window shorter than a segment, which one mask for all layers cannot express."""
+    """Whether some layers have an attention window shorter than a segment, which one mask for all layers cannot
+    express.
+    """
     window = getattr(model.config, "sliding_window", None)
     return window is not None and longest > window
 
@@ -101,7 +108,9 @@ def _slides(model: Any, longest: int) -> bool:
 def _set(model: Any, name: str) -> None:
     inner = getattr(model, "get_base_model", lambda: model)()
     if name == "flex_attention" and not next(model.parameters()).is_cuda:
-        raise OptionError("the attention flex_attention has no backward pass on the CPU; choose another, such as brim or sdpa")
+        raise OptionError(
+            "the attention flex_attention has no backward pass on the CPU; choose another, such as brim or sdpa"
+        )
     try:
         inner.set_attn_implementation(attention.register() if name == "brim" else name)
     except (ValueError, ImportError) as error:
@@ -124,7 +133,10 @@ def keeps_segments_apart(model: Any, form: Segments) -> bool:
     training = model.training
     model.eval()
     size = model.get_input_embeddings().num_embeddings
-    samples = [Sample(number, np.arange(length) * (7 + number) % size, np.ones(length, np.int32)) for number, length in enumerate((5, 9))]
+    samples = [
+        Sample(number, np.arange(length) * (7 + number) % size, np.ones(length, np.int32))
+        for number, length in enumerate((5, 9))
+    ]
     packed = TensorBatch.of(default_collate(samples, dtype=np.int64).flat()).to(device)
     try:
         with torch.no_grad():

@@ -1,8 +1,9 @@
 """One training step of any size, to be measured: what `brim train sft` does with a microbatch, on random tokens.
 
-Forward, backward, clipping and AdamW are those of a run (`Stepper`, `SftLoss`), and so are the choice of attention, LoRA and bf16. The
-learning rate is 0: the work is the same, and the weights stay. Every token is learned but the first of a segment, so the model's
-head is computed wherever it ever could be, and the memory that is measured is an upper bound for data with prompts that are only read.
+Forward, backward, clipping and AdamW are those of a run (`Stepper`, `SftLoss`), and so are the choice of attention,
+LoRA and bf16. The learning rate is 0: the work is the same, and the weights stay. Every token is learned but the first
+of a segment, so the model's head is computed wherever it ever could be, and the memory that is measured is an upper
+bound for data with prompts that are only read.
 
 Importing this loads no torch: the options are pickled by a process that needs none, and called in a child that does.
 """
@@ -31,7 +32,8 @@ DRAWN = 16384
 
 
 def draw_lengths(lengths: NDArray[np.integer[Any]], seed: int) -> tuple[int, ...]:
-    """Draw lengths from a table, with replacement; the longest of the table is the last one, so that it is measured too.
+    """Draw lengths from a table, with replacement; the longest of the table is the last one, so that it is measured
+    too.
 
     Empty samples are left out: they are no segment.
 
@@ -51,7 +53,9 @@ class TrainingTrial:
 
     config: SftConfig
     layout: Layout = "packed"
-    """One flat row of segments, as packed plans are trained, or rows that are all full: no microbatch of so many slots costs more."""
+    """One flat row of segments, as packed plans are trained, or rows that are all full: no microbatch of so many slots
+    costs more.
+    """
     length: int = 512
     """Length of a row, or of every segment but the last."""
     drawn: tuple[int, ...] | None = None
@@ -74,7 +78,10 @@ class TrainingTrial:
         return self.length if self.drawn is None else max(self.drawn)
 
     def segments(self, size: int) -> NDArray[np.int32]:
-        """Return the lengths in a microbatch of `size` tokens. Packed ones add up to it, padded ones to the whole rows in it."""
+        """Return the lengths in a microbatch of `size` tokens.
+
+        Packed ones add up to it, padded ones to the whole rows in it.
+        """
         if self.layout == "padded":
             return np.full(size // self.length, self.length, np.int32)
         one_round = np.array([self.length] if self.drawn is None else self.drawn, np.int64)
@@ -109,7 +116,9 @@ class TrainingWork:
         self._device = self._find_device()
         ranks = Ranks(DistributedConfig(), self._device)
         self._model.to(self._device)
-        segments = loss.choose_attention(self._model, config.attention, packed=trial.layout == "packed", longest=trial.longest)
+        segments = loss.choose_attention(
+            self._model, config.attention, packed=trial.layout == "packed", longest=trial.longest
+        )
         self._stepper = Stepper(wrap(loss.SftLoss(self._model, segments), ranks, fsdp=False), config, ranks)
         self._stepper.module.train()
 
@@ -118,7 +127,9 @@ class TrainingWork:
         if not cuda.is_available():
             return self._torch.device("cpu")
         if self._trial.memory is not None:
-            cuda.set_per_process_memory_fraction(min(1.0, self._trial.memory / cuda.get_device_properties(0).total_memory))
+            cuda.set_per_process_memory_fraction(
+                min(1.0, self._trial.memory / cuda.get_device_properties(0).total_memory)
+            )
         return self._torch.device("cuda", 0)
 
     def prepare(self, size: int) -> Callable[[], object]:
@@ -140,8 +151,12 @@ class TrainingWork:
 
         packed = self._trial.layout == "packed"
         total = int(lengths.sum())
-        drawn = raw_bits(total, seed=self._trial.config.seed, purpose="trial tokens") % np.uint64(self._tokenizer.vocab_size)
-        store = TokenStore(drawn.astype(np.uint32), np.ones(total, np.uint8), begins(lengths), lengths, pad_id=self._tokenizer.pad_id)
+        drawn = raw_bits(total, seed=self._trial.config.seed, purpose="trial tokens") % np.uint64(
+            self._tokenizer.vocab_size
+        )
+        store = TokenStore(
+            drawn.astype(np.uint32), np.ones(total, np.uint8), begins(lengths), lengths, pad_id=self._tokenizer.pad_id
+        )
         width = total if packed else self._trial.length
         microbatch = MicrobatchSpec.unplanned(range(len(lengths)), lengths, width, packed=packed)
         return TensorBatch.of(collate(microbatch, store, dtype=np.int64, flat=packed))
@@ -172,7 +187,10 @@ class TrainingWork:
         }
         if self._device.type == "cuda":
             device = torch.cuda.get_device_properties(0)
-            facts |= {"device": device.name, "memory_limit": min(trial.memory or device.total_memory, device.total_memory)}
+            facts |= {
+                "device": device.name,
+                "memory_limit": min(trial.memory or device.total_memory, device.total_memory),
+            }
         return facts
 
 
@@ -186,5 +204,10 @@ def check_positions(trial: TrainingTrial, positions: int | None) -> None:
         return
     name = trial.config.model
     if trial.drawn is None:
-        raise LengthError(f"a length of {trial.length} is more than the model {name} has positions: {positions}; lower it")
-    raise LengthError(f"a sample has {trial.longest} tokens, the model {name} has {positions} positions; measure with --length {positions}")
+        raise LengthError(
+            f"a length of {trial.length} is more than the model {name} has positions: {positions}; lower it"
+        )
+    raise LengthError(
+        f"a sample has {trial.longest} tokens, the model {name} has {positions} positions; measure with --length "
+        f"{positions}"
+    )

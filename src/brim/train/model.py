@@ -1,4 +1,6 @@
-"""Models: the built-in one, those of transformers on this machine, LoRA on top; and what is refused before the first step."""
+"""Models: the built-in one, those of transformers on this machine, LoRA on top; and what is refused before the first
+step.
+"""
 
 import json
 from collections.abc import Generator
@@ -62,24 +64,30 @@ def check_model(name: str) -> None:
         return _check_weights(path)
     if (path / "adapter_config.json").is_file():
         raise OptionError(
-            f"{name} holds a LoRA adapter, not a model; merge it into its base first (peft: merge_and_unload), or resume its run"
+            f"{name} holds a LoRA adapter, not a model; merge it into its base first (peft: merge_and_unload), or "
+            "resume its run"
         )
     if path.is_dir():
         inside = sorted(child for child in path.iterdir() if (child / "config.json").is_file())
-        raise OptionError(f"{name} is not a model{f'; did you mean {inside[-1]}?' if inside else ' (it has no config.json)'}")
+        raise OptionError(
+            f"{name} is not a model{f'; did you mean {inside[-1]}?' if inside else ' (it has no config.json)'}"
+        )
     if path.exists():
         raise OptionError(f"the model {name} is a file; give a directory with a config.json, or tiny")
     try:
         _check_code(name)
     except (OSError, ValueError):
         raise OptionError(
-            f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory with a config.json, fetch it "
-            "first (hf download), or use the built-in one: tiny"
+            f"the model {name} is neither a directory nor in the local Hugging Face cache; give a directory with a "
+            "config.json, fetch it first (hf download), or use the built-in one: tiny"
         ) from None
 
 
 def _check_code(name: str) -> None:
-    """Read the model's config. Transformers' own classes are enough for it, or it is refused: code of a model is never run."""
+    """Read the model's config.
+
+    Transformers' own classes are enough for it, or it is refused: code of a model is never run.
+    """
     transformers = need("transformers", extra="train", user=USER)
     try:
         transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
@@ -87,8 +95,8 @@ def _check_code(name: str) -> None:
         if "trust_remote_code" not in str(error):
             raise
         raise OptionError(
-            f"the model {name} needs Python code of its own (auto_map in its config.json), which brim does not run; give a model of a "
-            "type that transformers knows, or convert it to one first"
+            f"the model {name} needs Python code of its own (auto_map in its config.json), which brim does not run; "
+            "give a model of a type that transformers knows, or convert it to one first"
         ) from None
 
 
@@ -98,8 +106,8 @@ def _check_weights(path: Path) -> None:
         return
     if pickled := sorted([*path.glob("*.bin"), *path.glob("*.pt"), *path.glob("*.pth")]):
         raise OptionError(
-            f"the weights of {path} are pickled ({pickled[0].name}), and brim opens no pickle; convert them to safetensors first "
-            "(transformers: save_pretrained of a model you trust)"
+            f"the weights of {path} are pickled ({pickled[0].name}), and brim opens no pickle; convert them to "
+            "safetensors first (transformers: save_pretrained of a model you trust)"
         )
 
 
@@ -119,7 +127,9 @@ def as_tokenizer(given: Any) -> Tokenizer:
             return from_directory(Path(folder), name=str(getattr(given, "name_or_path", "")) or type(given).__name__)
     if hasattr(given, "get_added_tokens_decoder"):
         return from_backend(given, name=type(given).__name__)
-    raise OptionError(f"tokenizer must be a name or a tokenizer of brim, transformers or tokenizers, got {type(given).__name__}")
+    raise OptionError(
+        f"tokenizer must be a name or a tokenizer of brim, transformers or tokenizers, got {type(given).__name__}"
+    )
 
 
 def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
@@ -129,7 +139,9 @@ def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
     directory = Path(config.model)
     if (directory / TOKENIZER).is_file():
         return load_tokenizer(json.loads((directory / TOKENIZER).read_bytes())["tokenizer"])
-    if directory.is_dir() and any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+    if directory.is_dir() and any(
+        (directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    ):
         return load_tokenizer(directory)
     recorded = plan.table.source.get("tokenizer") if plan is not None else None
     if config.model != "tiny" and not directory.is_dir() and recorded is None:
@@ -188,16 +200,22 @@ def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Mo
     """Make a model that is in memory ready to be trained, in place, with LoRA if asked for.
 
     Raises:
-        OptionError: It is not a causal model of transformers in float32, or the tokenizer has tokens that it does not know.
+        OptionError: It is not a causal model of transformers in float32, or the tokenizer has tokens that it does not
+        know.
     """
     if not all(hasattr(model, name) for name in ("get_input_embeddings", "save_pretrained", "config")):
         raise OptionError(
-            f"model must be a causal language model of transformers, got {type(model).__name__}; for other modules write an objective "
-            "(see brim.train.run.Run)"
+            f"model must be a causal language model of transformers, got {type(model).__name__}; for other modules "
+            "write an objective (see brim.train.run.Run)"
         )
-    other = next((f"{name} is {weight.dtype}" for name, weight in model.named_parameters() if weight.dtype != torch.float32), None)
+    other = next(
+        (f"{name} is {weight.dtype}" for name, weight in model.named_parameters() if weight.dtype != torch.float32),
+        None,
+    )
     if other is not None:
-        raise OptionError(f"the weights of the model must be in float32, but {other}; call model.float() first, and use bf16=True")
+        raise OptionError(
+            f"the weights of the model must be in float32, but {other}; call model.float() first, and use bf16=True"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(new_seed(seed=config.seed, purpose="init"))
         return _fitted(model, config, tokenizer)
@@ -208,8 +226,8 @@ def _fitted(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> Any:
     rows = model.get_input_embeddings().num_embeddings
     if tokenizer.vocab_size > rows:
         raise OptionError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, the model {config.model} knows {rows}; use the model's "
-            "own tokenizer, or resize the model's embeddings first"
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, the model {config.model} knows "
+            f"{rows}; use the model's own tokenizer, or resize the model's embeddings first"
         )
     model.config.use_cache = False
     return _with_lora(model, config) if config.lora_rank else model
@@ -269,14 +287,21 @@ def _with_lora(model: Any, config: CausalConfig) -> Any:
 def load_adapter(model: Any, checkpoint: Path) -> Any:
     """Load the LoRA weights of a checkpoint into a model that has LoRA layers."""
     load_file = need("safetensors.torch", extra="train", user=USER).load_file
-    need("peft", extra="train", user=USER).set_peft_model_state_dict(model, load_file(checkpoint / "model" / "adapter_model.safetensors"))
+    need("peft", extra="train", user=USER).set_peft_model_state_dict(
+        model, load_file(checkpoint / "model" / "adapter_model.safetensors")
+    )
     return model
 
 
 def base_fingerprint(model: Any) -> str:
-    """Fingerprint the frozen weights by about a thousand numbers of each, so that another base model is noticed at once."""
+    """Fingerprint the frozen weights by about a thousand numbers of each, so that another base model is noticed at
+    once.
+    """
     frozen = [(name, weight.detach()) for name, weight in model.named_parameters() if not weight.requires_grad]
-    picked = {name: weight.reshape(-1)[:: max(1, weight.numel() // 1024)].float().cpu().numpy().view(np.int32) for name, weight in frozen}
+    picked = {
+        name: weight.reshape(-1)[:: max(1, weight.numel() // 1024)].float().cpu().numpy().view(np.int32)
+        for name, weight in frozen
+    }
     return fingerprint(**picked)
 
 
@@ -295,12 +320,13 @@ def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
     if longest > most:
         id = plan.table.ids[int(units.samples(np.array([unit], np.int32))[0])]
         raise LengthError(
-            f"sample {id!r} has {longest} tokens, the model {name} has {most} positions; plan with --overflow-max {most} and --overflow "
-            "truncate, split or skip"
+            f"sample {id!r} has {longest} tokens, the model {name} has {most} positions; plan with --overflow-max "
+            f"{most} and --overflow truncate, split or skip"
         )
     if (widest := _widest(plan, longest)) > most:
         raise LengthError(
-            f"rows are padded to {widest} tokens, the model {name} has {most} positions; lower the bucket edges or --pad-to-multiple"
+            f"rows are padded to {widest} tokens, the model {name} has {most} positions; lower the bucket edges or "
+            "--pad-to-multiple"
         )
 
 
@@ -322,4 +348,6 @@ def check_vocabulary(tokens: Any, model: Any, name: str) -> None:
     """
     rows, largest = model.get_input_embeddings().num_embeddings, int(tokens.max(initial=0))
     if largest >= rows:
-        raise MismatchError(f"the data holds the token {largest}, the model {name} knows {rows}; it was tokenized for another model")
+        raise MismatchError(
+            f"the data holds the token {largest}, the model {name} knows {rows}; it was tokenized for another model"
+        )

@@ -1,7 +1,7 @@
 """What a run optimises: a module that turns a microbatch into a summed loss.
 
-The loss is a sum, not a mean: a step divides by the sum of `num_loss_tokens` over all of its microbatches and ranks, so how the
-step was cut into microbatches does not change the mathematics.
+The loss is a sum, not a mean: a step divides by the sum of `num_loss_tokens` over all of its microbatches and ranks, so
+how the step was cut into microbatches does not change the mathematics.
 """
 
 from abc import ABC, abstractmethod
@@ -54,8 +54,8 @@ class StepBatch(Protocol):
 class Objective(nn.Module, ABC):
     """A loss over a model.
 
-    It holds everything that several ranks train together, and is what they wrap. The model is in `self.model`, so that weights
-    have the names in checkpoints that they have in the model.
+    It holds everything that several ranks train together, and is what they wrap. The model is in `self.model`, so that
+    weights have the names in checkpoints that they have in the model.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,4 +1,6 @@
-"""AdamW, and its moments by the names of the weights: they outlive the process, the number of ranks and the way they were sharded."""
+"""AdamW, and its moments by the names of the weights: they outlive the process, the number of ranks and the way they
+were sharded.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ def named_weights(module: Any) -> "dict[str, torch.nn.Parameter]":
     return {name: weight for name, weight in found.items() if weight.requires_grad}
 
 
-def make_optimizer(weights: "dict[str, torch.nn.Parameter]", weight_decay: float, *, fused: bool) -> "torch.optim.AdamW":
+def make_optimizer(
+    weights: "dict[str, torch.nn.Parameter]", weight_decay: float, *, fused: bool
+) -> "torch.optim.AdamW":
     """Make an AdamW that decays matrices only; vectors (norms, biases) do not decay."""
     matrices = [weight for weight in weights.values() if weight.ndim > 1]
     vectors = [weight for weight in weights.values() if weight.ndim <= 1]
@@ -32,11 +36,20 @@ def make_optimizer(weights: "dict[str, torch.nn.Parameter]", weight_decay: float
 
 
 def moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn.Parameter]") -> "dict[str, Tensor]":
-    """Return the moments as whole tensors, by the names of the weights. Where weights are sharded, every rank must call this."""
-    return {f"{name}|{key}": whole(value) for name, weight in weights.items() for key, value in optimizer.state.get(weight, {}).items()}
+    """Return the moments as whole tensors, by the names of the weights.
+
+    Where weights are sharded, every rank must call this.
+    """
+    return {
+        f"{name}|{key}": whole(value)
+        for name, weight in weights.items()
+        for key, value in optimizer.state.get(weight, {}).items()
+    }
 
 
-def restore_moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn.Parameter]", saved: "dict[str, Tensor]") -> None:
+def restore_moments(
+    optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn.Parameter]", saved: "dict[str, Tensor]"
+) -> None:
     """Give an optimizer the moments of a checkpoint.
 
     Raises:
@@ -56,7 +69,9 @@ def restore_moments(optimizer: "torch.optim.AdamW", weights: "dict[str, torch.nn
 
 
 def save_moments(path: Path, moments: "dict[str, Tensor]") -> None:
-    """Write the moments of the optimizer, with the state of torch's generator for models that draw from it outside of brim."""
+    """Write the moments of the optimizer, with the state of torch's generator for models that draw from it outside of
+    brim.
+    """
     safetensors = need("safetensors.torch", extra="train", user="brim.train")
     safetensors.save_file({**moments, RNG: torch.get_rng_state()}, path)
 

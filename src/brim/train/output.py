@@ -28,7 +28,10 @@ def hold_output(output: Path) -> IO[bytes]:
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        return hold_file(output / LOCK, busy=f"another process is training in {output}; wait for it to end, or choose another --output")
+        return hold_file(
+            output / LOCK,
+            busy=f"another process is training in {output}; wait for it to end, or choose another --output",
+        )
     except OSError as error:
         reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise OptionError(f"cannot write {output}: {reason or error}") from None
@@ -47,7 +50,10 @@ def begin_output(output: Path, config: dict[str, Any]) -> None:
 
 
 def unbegin_output(output: Path) -> None:
-    """Undo `begin_output` for a run that was refused before its first step. Tokenized data stays for the next attempt."""
+    """Undo `begin_output` for a run that was refused before its first step.
+
+    Tokenized data stays for the next attempt.
+    """
     for name in (RUN, LOCK):
         (output / name).unlink(missing_ok=True)
     with suppress(OSError):  # something is in it

@@ -1,7 +1,7 @@
 """From options to a plan and its tokens: measure, tokenise, plan, hold out, refuse what does not fit together.
 
-No torch here: what can be refused is refused before a model is loaded. Where several ranks run, one prepares and the others open what it
-wrote; a second run of the same output finds everything there.
+No torch here: what can be refused is refused before a model is loaded. Where several ranks run, one prepares and the
+others open what it wrote; a second run of the same output finds everything there.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,8 @@ def prepare(
     folder = Path(config.output) / "data"
     if plan is not None and plan.world_size > 1:
         raise OptionError(
-            f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by themselves"
+            f"{config.batchplan} is the share of rank {plan.rank}; give the whole plan, ranks take their shares by "
+            "themselves"
         )
     table, store = _tokens(config.data, tokenizer, config.format, plan, folder / "train", bar, on_read)
     eval_table, eval_store = None, None
@@ -88,7 +89,10 @@ def prepare(
     if plan is None:
         plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
     elif config.epochs is not None and config.epochs > plan.num_epochs:
-        raise OptionError(f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for fewer")
+        raise OptionError(
+            f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for "
+            "fewer"
+        )
     check_belongs(plan, store)
     check_something_to_learn(store)
     eval_plan = None
@@ -105,7 +109,9 @@ def check_something_to_learn(store: TokenStore) -> None:
     """
     firsts = int(np.count_nonzero(store.learned[store.starts[store.lengths > 0]]))
     if int(np.count_nonzero(store.learned)) <= firsts:
-        raise DataError("there is nothing to learn in this data: every loss mask is 0, or every sample is one token long")
+        raise DataError(
+            "there is nothing to learn in this data: every loss mask is 0, or every sample is one token long"
+        )
 
 
 def left_out(plan: BatchPlan) -> dict[str, int]:

@@ -36,7 +36,17 @@ PATIENCE = timedelta(hours=2)
 MEETING = timedelta(minutes=5)
 """Upper limit of the wait for other ranks to start."""
 
-LOST = ("closed by peer", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "connection refused", "store->", "heartbeat")
+LOST = (
+    "closed by peer",
+    "connection reset",
+    "broken pipe",
+    "timed out",
+    "gloo",
+    "nccl",
+    "connection refused",
+    "store->",
+    "heartbeat",
+)
 
 
 class ProcessGroup(Ranks):
@@ -76,7 +86,9 @@ def join_ranks() -> Generator[Ranks, None, None]:
         if missing:
             raise OptionError(f"there are {me.world_size} ranks but {missing[0]} is not set; start them with torchrun")
         store, _, _ = next(rendezvous("env://", me.rank, me.world_size, timeout=MEETING))
-        dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=me.rank, world_size=me.world_size, timeout=PATIENCE)
+        dist.init_process_group(
+            "nccl" if cuda else "gloo", store=store, rank=me.rank, world_size=me.world_size, timeout=PATIENCE
+        )
     try:
         yield ProcessGroup(me, device)
     except BaseException as error:
@@ -84,12 +96,13 @@ def join_ranks() -> Generator[Ranks, None, None]:
         if isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in LOST):
             reason = str(error).splitlines()[0][:120]
             raise BrimError(
-                f"rank {me.rank} lost contact with another rank, which died or was stopped; continue with --resume ({reason})"
+                f"rank {me.rank} lost contact with another rank, which died or was stopped; continue with --resume "
+                f"({reason})"
             ) from None
         raise
     finally:
-        # A wrapped module that outlives its process group ends that group itself, while it holds the interpreter's lock, and waits for a
-        # thread that wants the lock: it must be collected first.
+        # A wrapped module that outlives its process group ends that group itself, while it holds the interpreter's
+        # lock, and waits for a thread that wants the lock: it must be collected first.
         gc.collect()
         with suppress(RuntimeError):  # the others may have left already
             dist.destroy_process_group()
@@ -107,7 +120,9 @@ def wrap(module: "nn.Module", ranks: Ranks, *, fsdp: bool) -> Any:
 
 
 def without_sync(module: Any, ranks: Ranks, *, fsdp: bool, last: bool) -> Any:
-    """Return a context for a microbatch: only the last one of a step sends the gradients, which are sums over all of them."""
+    """Return a context for a microbatch: only the last one of a step sends the gradients, which are sums over all of
+    them.
+    """
     if fsdp:
         module.set_requires_gradient_sync(last)
         return nullcontext()
@@ -116,11 +131,17 @@ def without_sync(module: Any, ranks: Ranks, *, fsdp: bool, last: bool) -> Any:
 
 def _shard(module: Any, ranks: Ranks) -> Any:
     if not ranks.several:
-        raise OptionError("--fsdp shards the model over ranks: start several with torchrun --nproc-per-node N -m brim train sft ...")
+        raise OptionError(
+            "--fsdp shards the model over ranks: start several with torchrun --nproc-per-node N -m brim train sft ..."
+        )
     fsdp = need("torch.distributed.fsdp", extra="train", user="brim.train")
     if not hasattr(fsdp, "fully_shard"):
-        raise OptionError(f"--fsdp needs FSDP2, which torch {torch.__version__} does not have; update torch, or leave it out")
-    mesh = need("torch.distributed.device_mesh", extra="train", user="brim.train").init_device_mesh(ranks.device.type, (ranks.world_size,))
+        raise OptionError(
+            f"--fsdp needs FSDP2, which torch {torch.__version__} does not have; update torch, or leave it out"
+        )
+    mesh = need("torch.distributed.device_mesh", extra="train", user="brim.train").init_device_mesh(
+        ranks.device.type, (ranks.world_size,)
+    )
     for layer in _layers(module):
         fsdp.fully_shard(layer, mesh=mesh)
     return fsdp.fully_shard(module, mesh=mesh)

@@ -40,7 +40,10 @@ class Ranks:
         return value  # pyright: ignore[reportReturnType]
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Do something on every rank that may fail on some. If one fails, all raise, instead of waiting for it later."""
+        """Do something on every rank that may fail on some.
+
+        If one fails, all raise, instead of waiting for it later.
+        """
         error, result = None, None
         try:
             result = work()

@@ -1,7 +1,8 @@
-"""What every training run is, whatever it trains: one output, a module, an optimizer, steps, checkpoints, records, signals.
+"""What every training run is, whatever it trains: one output, a module, an optimizer, steps, checkpoints, records,
+signals.
 
-A step takes the microbatches it is given, over all ranks. Its loss is the sum over what is trained on in them, divided by how
-much that is: how the step was cut into microbatches and ranks does not change the mathematics.
+A step takes the microbatches it is given, over all ranks. Its loss is the sum over what is trained on in them, divided
+by how much that is: how the step was cut into microbatches and ranks does not change the mathematics.
 """
 
 import time
@@ -36,16 +37,19 @@ NAMED = 8
 class Run(ABC, Generic[Config]):
     """One run on one rank.
 
-    A trainer is three things: options that extend `RunConfig`, an `Objective`, and a subclass of this class. The subclass
+    A trainer is three things: options that extend `RunConfig`, an `Objective`, and a subclass of this class. The
+    subclass
 
-    1. makes its model and calls `self.attach(objective, steps=...)` in its constructor, inside `with self.claimed(...)` if it owns
-       an output directory; when it resumes, it restores weights and moments and sets `self.step`;
+    1. makes its model and calls `self.attach(objective)` and `self.schedule(steps)` in its constructor, inside
+       `with self.claimed(...)` if it owns an output directory; when it resumes, it restores weights and moments and
+       calls `self.resumed_at(step)`;
     2. says where batches come from: `batches()` yields the microbatches of one optimizer step after the other, from
        `self.step` on, and may do other work between them (play a round, generate completions);
     3. says what a checkpoint holds: `facts()` for state.json, and `checkpoint_files()` for everything else.
 
-    `take_steps` does the rest: steps, evaluation (`evaluated`), records, callbacks, checkpoints, and SIGTERM or Ctrl-C. A run for
-    a causal language model starts from `brim.train.causal.CausalRun`, which has the second half of 1 and most of 3 already.
+    `take_steps` does the rest: steps, evaluation (`evaluated`), records, callbacks, checkpoints, and SIGTERM or Ctrl-C.
+    A run for a causal language model starts from `brim.train.causal.CausalRun`, which has the second half of 1 and most
+    of 3 already.
 
     Example: fit a line, in `tests/train/test_run.py`.
     """
@@ -81,7 +85,9 @@ class Run(ABC, Generic[Config]):
 
     @abstractmethod
     def checkpoint_files(self) -> Callable[[Path], None]:
-        """Collect what a checkpoint holds, on every rank, and return a function that writes it into a directory, called on one."""
+        """Collect what a checkpoint holds, on every rank, and return a function that writes it into a directory, called
+        on one.
+        """
 
     def evaluated(self, batches: Sequence[StepBatch]) -> float | None:
         """Return the evaluation loss after the step of these microbatches, or None if it is not evaluated."""
@@ -94,8 +100,8 @@ class Run(ABC, Generic[Config]):
     def not_finite(self, error: NotFiniteError) -> NoReturn:
         """Raise the error of a step whose loss or gradient is not finite. Called on all ranks together."""
         raise BrimError(
-            f"the {error.what} is not finite in step {self.step + 1}; {self.named(error.batches)}; lower the learning rate, "
-            f"which is {self.config.base_learning_rate}"
+            f"the {error.what} is not finite in step {self.step + 1}; {self.named(error.batches)}; lower the "
+            f"learning rate, which is {self.config.base_learning_rate}"
         ) from None
 
     @property
@@ -160,7 +166,10 @@ class Run(ABC, Generic[Config]):
         self._saved_at = self.progress
 
     def take_steps(self, say: Callable[[str], None]) -> Ends:
-        """Take the steps that are left, or those before somebody asks the run to stop. The last one is in a checkpoint."""
+        """Take the steps that are left, or those before somebody asks the run to stop.
+
+        The last one is in a checkpoint.
+        """
         ends = Ends()
         self.stepper.module.train()
         with self._stop.on_signals(say), Records(self.config, self.ranks, after=self.step) as records:
@@ -186,7 +195,9 @@ class Run(ABC, Generic[Config]):
 
     def _take_step(self, batches: Sequence[StepBatch]) -> StepReport:
         began = time.monotonic()
-        sums = [sum(values) for values in zip(*((b.num_loss_tokens, b.num_tokens, b.slots) for b in batches), strict=True)]
+        sums = [
+            sum(values) for values in zip(*((b.num_loss_tokens, b.num_tokens, b.slots) for b in batches), strict=True)
+        ]
         # One sum over the ranks for both: how large the step is, and whether any of them was asked to stop.
         learned, tokens, slots, stopping = self.ranks.total([*sums, float(self._stop.is_set)])
         self._stopping = stopping > 0
@@ -214,7 +225,10 @@ class Run(ABC, Generic[Config]):
         mine = self.objective.metrics()
         if not mine:
             return {}
-        return {name: total / self.ranks.world_size for name, total in zip(mine, self.ranks.total(list(mine.values())), strict=True)}
+        return {
+            name: total / self.ranks.world_size
+            for name, total in zip(mine, self.ranks.total(list(mine.values())), strict=True)
+        }
 
     @property
     def stop_requested(self) -> bool:

@@ -10,7 +10,8 @@ FLOOR = 0.1
 
 
 def learning_rate(base: float, schedule: Schedule, *, total: int, warmup: int) -> Callable[[int], float]:
-    """Return the learning rate of step 0, 1, ... `total` - 1: linear warmup over `warmup` steps, then decay as the schedule says.
+    """Return the learning rate of step 0, 1, ... `total` - 1: linear warmup over `warmup` steps, then decay as the
+    schedule says.
 
     Example:
         >>> rate = learning_rate(1.0, "linear", total=12, warmup=2)

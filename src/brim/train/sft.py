@@ -1,7 +1,7 @@
 """Supervised fine-tuning that follows a plan.
 
-A step is the microbatches that the plan puts into it, over all ranks. A checkpoint is taken between steps and says which steps of
-the plan are done; a run that resumes from it, on any number of ranks, takes exactly the others.
+A step is the microbatches that the plan puts into it, over all ranks. A checkpoint is taken between steps and says
+which steps of the plan are done; a run that resumes from it, on any number of ranks, takes exactly the others.
 """
 
 import time
@@ -50,10 +50,10 @@ def train_sft(
 ) -> SftResult:
     """Fine-tune a causal language model, and leave it in `output`/model. `resume` is a checkpoint (`find_checkpoint`).
 
-    Model, tokenizer and data are named in the options, or given as objects: a model of transformers (trained in place), a tokenizer
-    of brim, transformers or tokenizers, and data as a path, a `Source`, a `datasets.Dataset`, or an iterable of rows or `Sample`s.
-    Rows in memory are kept in the output, so such a run can be resumed by `brim train sft --resume` like any other; a run with LoRA
-    on a model object cannot, and must be given the same object again.
+    Model, tokenizer and data are named in the options, or given as objects: a model of transformers (trained in place),
+    a tokenizer of brim, transformers or tokenizers, and data as a path, a `Source`, a `datasets.Dataset`, or an
+    iterable of rows or `Sample`s. Rows in memory are kept in the output, so such a run can be resumed by `brim train
+    sft --resume` like any other; a run with LoRA on a model object cannot, and must be given the same object again.
 
     Under torchrun all ranks call this; callbacks are called on the main rank. See `brim.train.callbacks`.
 
@@ -115,7 +115,9 @@ class SftRun(CausalRun[SftConfig]):
     def _keep_rows(self, *, resumed: bool) -> None:
         rows = self.given.rows
         if rows is not None:
-            self.ranks.together(lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None)
+            self.ranks.together(
+                lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None
+            )
 
     def _prepare(self, planned: BatchPlan | None, bar: Bar) -> Prepared:
         """Prepare on the main rank first: the others find what it wrote. The model's classes are imported meanwhile."""
@@ -138,7 +140,9 @@ class SftRun(CausalRun[SftConfig]):
                 thread.join()
 
     def _stepped(self, plan: BatchPlan, saved: Saved | None) -> BatchPlan:
-        """Fix the steps of the plan: by itself, by the options, by the run that is resumed, or by the number of ranks."""
+        """Fix the steps of the plan: by itself, by the options, by the run that is resumed, or by the number of
+        ranks.
+        """
         if saved is not None:
             return plan.with_step_size(saved.position.microbatches_per_step)
         if self.config.batchplan is not None and self.config.tokens_per_step is not None:
@@ -161,7 +165,8 @@ class SftRun(CausalRun[SftConfig]):
         steps = sum(self.plan.deal(epoch).steps for epoch in range(self.epochs))
         if steps == 0:
             raise DataError(
-                "the plan contains no optimizer steps: with so few samples, --drop-last or --remainder drop discards everything"
+                "the plan contains no optimizer steps: with so few samples, --drop-last or --remainder drop "
+                "discards everything"
             )
         return min(steps, self.config.max_steps or steps)
 
@@ -197,7 +202,10 @@ class SftRun(CausalRun[SftConfig]):
         if found := left_out(self.plan):
             say("by the options of the plan: " + ", ".join(f"{many:,} {what}" for what, many in found.items()))
         if self.plan.step_size < self.ranks.world_size:
-            say(f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some ranks are idle in it")
+            say(
+                f"a step has {self.plan.step_size} microbatches for {self.ranks.world_size} ranks, so some ranks are "
+                "idle in it"
+            )
 
     def batches(self) -> Iterator[list[TensorBatch]]:
         while self.step < self.steps and self.loader.epoch < self.epochs:

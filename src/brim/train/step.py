@@ -21,7 +21,10 @@ else:
 
 
 class NotFiniteError(BrimError):
-    """The loss or its gradient is not finite. The weights are unchanged; `batches` are those of this rank that caused it."""
+    """The loss or its gradient is not finite.
+
+    The weights are unchanged; `batches` are those of this rank that caused it.
+    """
 
     def __init__(self, what: str, batches: Sequence[Any]) -> None:
         super().__init__(f"the {what} is not finite")
@@ -48,16 +51,20 @@ class Stepper:
         self.optimizer = make_optimizer(self.weights, config.weight_decay, fused=not config.fsdp)
 
     def take(self, batches: Sequence[StepBatch], learned: float, rate: float) -> Moved:
-        """Move the weights by the gradient of the mean loss over `learned` tokens, which is how many the step has on all ranks.
+        """Move the weights by the gradient of the mean loss over `learned` tokens, which is how many the step has on
+        all ranks.
 
         Raises:
-            NotFiniteError: On all ranks, if the loss or the gradient of any is not finite. The weights stay what they were.
+            NotFiniteError: On all ranks, if the loss or the gradient of any is not finite. The weights stay what they
+            were.
         """
         losses = [self._backward(batch, learned, last=batch is batches[-1]) for batch in batches]
         total = self._ranks.total([float(torch.stack(losses).sum(dtype=torch.float64))])[0]
         norm = self._clip()
         if not math.isfinite(total):
-            raise NotFiniteError("loss", [batch for batch, loss in zip(batches, losses, strict=True) if not math.isfinite(float(loss))])
+            raise NotFiniteError(
+                "loss", [batch for batch, loss in zip(batches, losses, strict=True) if not math.isfinite(float(loss))]
+            )
         if not math.isfinite(norm):  # no microbatch is to blame alone
             raise NotFiniteError("gradient", [batch for batch in batches if not batch.is_null])
         for group in self.optimizer.param_groups:
@@ -75,7 +82,9 @@ class Stepper:
         return loss.detach()
 
     def _forward(self, batch: StepBatch) -> "Tensor":
-        """Run the forward pass with randomness that depends on the seed and the microbatch alone, not on the rank or on earlier steps."""
+        """Run the forward pass with randomness that depends on the seed and the microbatch alone, not on the rank or on
+        earlier steps.
+        """
         device = self._ranks.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             key = raw_bits(1, seed=self._config.seed, purpose=f"dropout {batch.index}", epoch=batch.epoch)[0]

@@ -54,12 +54,19 @@ def test_delays_double_up_to_their_limit_and_jitter_by_half_at_most(attempt, num
 
 def test_the_jitter_depends_on_seed_purpose_number_and_attempt():
     retry = Retry(delay=1.0, max_delay=1.0)
-    drawn = {retry.seconds(attempt, purpose=purpose, number=number) for attempt in (1, 2) for purpose in "ab" for number in (0, 1)}
+    drawn = {
+        retry.seconds(attempt, purpose=purpose, number=number)
+        for attempt in (1, 2)
+        for purpose in "ab"
+        for number in (0, 1)
+    }
     assert len(drawn) == 8
     assert Retry(delay=1.0, max_delay=1.0, seed=1).seconds(1, purpose="a") not in drawn
 
 
-@pytest.mark.parametrize("options", [{"retries": -1}, {"retries": 1.5}, {"delay": -1}, {"delay": 31}, {"max_delay": float("inf")}])
+@pytest.mark.parametrize(
+    "options", [{"retries": -1}, {"retries": 1.5}, {"delay": -1}, {"delay": 31}, {"max_delay": float("inf")}]
+)
 def test_delays_that_cannot_be_are_refused(options):
     with pytest.raises(OptionError):
         Retry(**options)
@@ -130,7 +137,9 @@ def test_failures_in_a_row_lose_the_server_and_an_answer_in_between_forgives_the
         for _ in range(3):
             backoff.failed(GarbageError("z"))
         assert isinstance(backoff.lost, GarbageError)
-        assert "3 attempts in a row ended in an error, and it answered nothing in between; the last: z" in str(backoff.lost)
+        assert "3 attempts in a row ended in an error, and it answered nothing in between; the last: z" in str(
+            backoff.lost
+        )
         with pytest.raises(UnreachableError):
             await backoff.connect()
 

@@ -51,7 +51,9 @@ def test_every_number_is_worked_on_once_and_comes_back_once_in_order(count, stop
     async def go():
         begun, log = [], []
         workers = [Sleeper(lambda number: seconds[number], log) for _ in range(count)]
-        results = await taken(lanes := Lanes(workers, first=first, stop=stop, skip=skip, ordered=ordered, began=begun.append))
+        results = await taken(
+            lanes := Lanes(workers, first=first, stop=stop, skip=skip, ordered=ordered, began=begun.append)
+        )
         await lanes.aclose()
         assert [worker.closed for worker in workers] == [1] * count
         assert sorted(log) == begun
@@ -193,7 +195,13 @@ def test_code_that_is_not_async_takes_results_from_a_thread():
     assert "test lanes" not in {thread.name for thread in threading.enumerate()}
 
 
-@given(st.integers(1, 4), st.integers(1, 8), st.integers(0, 30), st.sets(st.integers(0, 30), max_size=8), st.randoms(use_true_random=False))
+@given(
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(0, 30),
+    st.sets(st.integers(0, 30), max_size=8),
+    st.randoms(use_true_random=False),
+)
 @settings(max_examples=60)
 def test_positions_are_given_once_in_order_and_never_too_far_ahead(lanes, ahead, count, skip, random):
     async def go():

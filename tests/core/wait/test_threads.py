@@ -58,7 +58,9 @@ def test_tasks_keep_running_between_calls_and_stopping_cancels_them():
     assert "test loop" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), LookupError()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), LookupError()], ids=lambda error: type(error).__name__
+)
 def test_whatever_a_coroutine_raises_comes_out_and_the_loop_goes_on(error):
     async def fail():
         raise error

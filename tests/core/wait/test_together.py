@@ -41,7 +41,10 @@ class Answering:
     st.none() | st.integers(1, 4),
 )
 def test_keys_that_have_begun_meet_in_the_same_batches_whatever_the_delays(delays, seed, is_async, most):
-    """Key k asks len(delays[k]) times. The oracle: round n holds every key that asks more than n times, in order, split."""
+    """Key k asks len(delays[k]) times.
+
+    The oracle: round n holds every key that asks more than n times, in order, split.
+    """
 
     def play(shift):
         answering = Answering()
@@ -53,7 +56,9 @@ def test_keys_that_have_begun_meet_in_the_same_batches_whatever_the_delays(delay
             together.end(key)
 
         async def go():
-            together = Together(answering.later if is_async else answering, in_thread=False, max_batch=most, order=lambda key: key)
+            together = Together(
+                answering.later if is_async else answering, in_thread=False, max_batch=most, order=lambda key: key
+            )
             keys = list(range(len(delays)))
             for key in keys:
                 together.begin(key)
@@ -64,7 +69,10 @@ def test_keys_that_have_begun_meet_in_the_same_batches_whatever_the_delays(delay
         run(go())
         return answering.batches
 
-    rounds = [[100 * key + step for key in range(len(delays)) if len(delays[key]) > step] for step in range(max(map(len, delays)))]
+    rounds = [
+        [100 * key + step for key in range(len(delays)) if len(delays[key]) > step]
+        for step in range(max(map(len, delays)))
+    ]
     expected = [part[at : at + (most or 99)] for part in rounds for at in range(0, len(part), most or 99)]
     assert play(1) == play(3) == expected
 
@@ -166,7 +174,9 @@ def test_an_async_function_is_cancelled_when_nobody_waits_for_it():
     run(go())
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), SystemExit(3), StopIteration()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("out of memory"), SystemExit(3), StopIteration()], ids=lambda error: type(error).__name__
+)
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_what_the_function_raises_all_who_wait_get_with_its_type(error, how):
     def answer(items):

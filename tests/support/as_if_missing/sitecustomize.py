@@ -1,4 +1,6 @@
-"""Makes torch and JAX look as if they were not installed, in every Python process that has this folder on PYTHONPATH."""
+"""Makes torch and JAX look as if they were not installed, in every Python process that has this folder on
+PYTHONPATH.
+"""
 
 import sys
 from importlib.machinery import PathFinder

@@ -1,13 +1,14 @@
 """Attempts that may run out of memory, made by a process that may die of it.
 
-On a CPU, running out of memory means that the kernel kills somebody. So the work is done in a child, a plain interpreter at the other end
-of a socket (`brim.core.child`), which offers itself to the kernel first; and the parent looks at the child's resident memory every
-20 ms and ends it at a limit, long before the machine is in trouble. A dead child is one failed attempt; one that somebody else
-ended, long before the limit, gets a second one. Something else going wrong in the child is an error here.
+On a CPU, running out of memory means that the kernel kills somebody. So the work is done in a child, a plain
+interpreter at the other end of a socket (`brim.core.child`), which offers itself to the kernel first; and the parent
+looks at the child's resident memory every 20 ms and ends it at a limit, long before the machine is in trouble. A dead
+child is one failed attempt; one that somebody else ended, long before the limit, gets a second one. Something else
+going wrong in the child is an error here.
 
-After a failure the next attempt gets a new child, because one that ran out of memory is not trusted to measure. What follows, and what a
-reader would get wrong: a search that never goes above a failure asks one child for growing sizes only, so what an allocator kept of an
-earlier attempt does not count against a smaller one.
+After a failure the next attempt gets a new child, because one that ran out of memory is not trusted to measure. What
+follows, and what a reader would get wrong: a search that never goes above a failure asks one child for growing sizes
+only, so what an allocator kept of an earlier attempt does not count against a smaller one.
 """
 
 import gc
@@ -59,10 +60,12 @@ class Work(Protocol):
 
 
 class Attempts:
-    """`attempts(size)` tries a size in a child and says how it went. Use it in a `with` block: at its end no process is left.
+    """`attempts(size)` tries a size in a child and says how it went. Use it in a `with` block: at its end no process is
+    left.
 
-    A size is too slow if the median of its steps takes more than `max_seconds`, or if all of an attempt takes longer than `patience`. The
-    first step is not timed. Of `steps` timed ones those are left out that would begin after `max_seconds` of them.
+    A size is too slow if the median of its steps takes more than `max_seconds`, or if all of an attempt takes longer
+    than `patience`. The first step is not timed. Of `steps` timed ones those are left out that would begin after
+    `max_seconds` of them.
     """
 
     def __init__(
@@ -103,7 +106,9 @@ class Attempts:
         self._ready_child()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop()
 
     def __call__(self, size: int) -> Trial:
@@ -143,7 +148,9 @@ class Attempts:
             return Trial(size=size, why="out of memory", detail=_above(self._watched), seconds=seconds, peak=resident)
         peak = resident if peak is None else peak
         if seconds > self._order[2]:
-            return Trial(size=size, why="too slow", detail=f"{seconds_text(seconds)} s a step", seconds=seconds, peak=peak)
+            return Trial(
+                size=size, why="too slow", detail=f"{seconds_text(seconds)} s a step", seconds=seconds, peak=peak
+            )
         return Trial(size=size, seconds=seconds, peak=peak)
 
     def _ready_child(self) -> "_Child":
@@ -169,7 +176,9 @@ class Attempts:
     def _never_ready(self, why: Why, detail: str) -> BrimError:
         if why == "out of memory":
             limit = bytes_text(self.memory)
-            return OptionError(f"{limit} of memory are too little to get ready for the first attempt ({detail}); allow more")
+            return OptionError(
+                f"{limit} of memory are too little to get ready for the first attempt ({detail}); allow more"
+            )
         said = self._child.last_words() if self._child is not None else ""
         return BrimError(f"the process that makes the attempts did not get ready: {why}, {detail}{said}")
 
@@ -243,7 +252,8 @@ def _raised(kind: str, message: str, trace: str) -> BrimError:
 def serve(channel: "Connection[Any, Any]") -> None:
     """Do the child's side: the order first, then sizes, each answered with how it went."""
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # when the kernel needs memory, it is to end this process first
+        # When the kernel needs memory, it is to end this process first.
+        Path("/proc/self/oom_score_adj").write_text("1000")
     make, steps, max_seconds = channel.recv()
     made: list[Work] = []
 

@@ -26,7 +26,9 @@ def peak_memory() -> int:
 
 
 def memory_available(root: Path = Path("/")) -> int:
-    """Bytes that a process may still take: what the kernel says, or what the narrowest cgroup around us (v1 or v2) leaves."""
+    """Bytes that a process may still take: what the kernel says, or what the narrowest cgroup around us (v1 or v2)
+    leaves.
+    """
     return min([_free(root), *_left_in_cgroups(root)])
 
 

@@ -55,11 +55,15 @@ def _throughput(axes: Any, capacity: Capacity) -> None:
 
 def _memory(axes: Any, capacity: Capacity) -> None:
     fitting = capacity.fitting
-    axes.plot([trial.size for trial in fitting], [_gb(trial.peak) for trial in fitting], "o-", color=ACCENT, markersize=4)
+    axes.plot(
+        [trial.size for trial in fitting], [_gb(trial.peak) for trial in fitting], "o-", color=ACCENT, markersize=4
+    )
     limit = capacity.measured.get("memory_limit")
     if capacity.limit == "out of memory" and isinstance(limit, int):
         axes.axhline(_gb(limit), color=WARN, linewidth=0.8, linestyle="--")
-        axes.annotate("limit", (0.01, _gb(limit)), xycoords=("axes fraction", "data"), va="bottom", color=WARN, fontsize=9)
+        axes.annotate(
+            "limit", (0.01, _gb(limit)), xycoords=("axes fraction", "data"), va="bottom", color=WARN, fontsize=9
+        )
     _failures(axes, [trial for trial in capacity.trials if not trial.fits])
     axes.set_ylim(bottom=0)
     axes.margins(y=0.12)

@@ -1,11 +1,12 @@
 """The largest size that works, and how fast every size is: found by trying.
 
-The search is told nothing about what a size is of (tokens in a microbatch, environments in a batch): it is given something that attempts
-a size and says whether it fits, and a word for the unit. It starts no process and measures nothing itself; `attempts` does.
+The search is told nothing about what a size is of (tokens in a microbatch, environments in a batch): it is given
+something that attempts a size and says whether it fits, and a word for the unit. It starts no process and measures
+nothing itself; `attempts` does.
 
-What the search believes is that sizes are monotone: what is larger than a size that failed fails too. So a size above a failure is never
-tried, which also keeps a machine out of trouble that it was in once. Where that is false (a time that jitters around its limit), the
-answer is a size that fitted when it was tried, next to one that did not.
+What the search believes is that sizes are monotone: what is larger than a size that failed fails too. So a size above a
+failure is never tried, which also keeps a machine out of trouble that it was in once. Where that is false (a time that
+jitters around its limit), the answer is a size that fitted when it was tried, next to one that did not.
 """
 
 import math
@@ -50,8 +51,12 @@ class Trial:
             raise DataError(f"a size is an integer from 1 to {LARGEST}, got {self.size}")
         if self.why is not None and self.why not in get_args(Why):
             raise DataError(f"a trial fails for one of {', '.join(get_args(Why))}, got {self.why!r}")
-        if self.fits and not (0 < (self.seconds or 0) < math.inf and 0 <= (-1 if self.peak is None else self.peak) <= LARGEST):
-            raise DataError(f"a size that fits has seconds and a peak, got {self.seconds} and {self.peak} for {self.size}")
+        if self.fits and not (
+            0 < (self.seconds or 0) < math.inf and 0 <= (-1 if self.peak is None else self.peak) <= LARGEST
+        ):
+            raise DataError(
+                f"a size that fits has seconds and a peak, got {self.seconds} and {self.peak} for {self.size}"
+            )
 
     @property
     def fits(self) -> bool:
@@ -124,7 +129,11 @@ class Capacity:
     def advice(self) -> str:
         """One sentence: which size to take, and what kept the largest from being larger."""
         knee, largest = self.knee, self.largest
-        share = "the best throughput" if knee is self.fastest else f"{knee.rate / self.fastest.rate:.0%} of the best throughput"
+        share = (
+            "the best throughput"
+            if knee is self.fastest
+            else f"{knee.rate / self.fastest.rate:.0%} of the best throughput"
+        )
         return f"{knee.size:,} {self.unit} give {share}; {largest.size:,} is the largest that {self._why_no_more()}."
 
     def _why_no_more(self) -> str:
@@ -207,7 +216,13 @@ class Capacity:
     def rows(self) -> list[tuple[str, ...]]:
         """The trials as text, in these columns."""
         return [
-            (f"{trial.size:,}", self._outcome(trial), seconds_text(trial.seconds), bytes_text(trial.peak), _rate_text(trial.rate))
+            (
+                f"{trial.size:,}",
+                self._outcome(trial),
+                seconds_text(trial.seconds),
+                bytes_text(trial.peak),
+                _rate_text(trial.rate),
+            )
             for trial in self.trials
         ]
 
@@ -224,7 +239,10 @@ class Capacity:
         bars = ["", *(bar(trial.rate / self.fastest.rate if trial.fits else 0, width) for trial in self.trials)]
         lines: list[str] = []
         for row, drawn in zip(table, bars, strict=True):
-            cells = [cell.ljust(size) if at == 1 else cell.rjust(size) for at, (cell, size) in enumerate(zip(row, sizes, strict=True))]
+            cells = [
+                cell.ljust(size) if at == 1 else cell.rjust(size)
+                for at, (cell, size) in enumerate(zip(row, sizes, strict=True))
+            ]
             lines.append("  ".join([*cells, drawn]).rstrip())
         return "\n".join(lines)
 
@@ -252,7 +270,9 @@ class Search:
         if not 0 <= self.resolution < 1:
             raise OptionError(f"resolution must be at least 0 and below 1, got {self.resolution}")
         if self.most is not None and self.most < self.multiple:
-            raise OptionError(f"most must be at least {self.multiple}, because sizes are multiples of it, got {self.most}")
+            raise OptionError(
+                f"most must be at least {self.multiple}, because sizes are multiples of it, got {self.most}"
+            )
 
     @property
     def top(self) -> int | None:
@@ -260,11 +280,14 @@ class Search:
         return None if self.most is None else self.most // self.multiple * self.multiple
 
 
-def find_capacity(attempt: Callable[[int], Trial], search: Search, *, measured: Mapping[str, Any] | None = None) -> Capacity:
-    """Double from the start until a size fails or the most is reached, then bisect between the last that fitted and the first that failed.
+def find_capacity(
+    attempt: Callable[[int], Trial], search: Search, *, measured: Mapping[str, Any] | None = None
+) -> Capacity:
+    """Double from the start until a size fails or the most is reached, then bisect between the last that fitted and the
+    first that failed.
 
-    The largest that fits is found to the resolution or to one multiple, whichever is more. Where already the start fails, the search
-    goes down from there.
+    The largest that fits is found to the resolution or to one multiple, whichever is more. Where already the start
+    fails, the search goes down from there.
 
     Raises:
         BrimError: Not even one multiple fits. Whatever `attempt` raises ends the search too.
@@ -284,7 +307,8 @@ def find_capacity(attempt: Callable[[int], Trial], search: Search, *, measured: 
         else:
             high = size
     while high is not None and high - low > max(multiple, search.resolution * low):
-        middle = (low + high) // 2 // multiple * multiple  # they are two multiples apart or more, so it is strictly between
+        # They are two multiples apart or more, so it is strictly between.
+        middle = (low + high) // 2 // multiple * multiple
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
         raise BrimError(f"not even {trials[-1].size:,} {search.unit} fit: {_reason(trials[-1])}")

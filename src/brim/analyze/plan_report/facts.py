@@ -25,7 +25,11 @@ def strategy_rows(report: "PlanReport") -> list[StrategyRow]:
 def gain(report: "PlanReport") -> float:
     """Return the speed-up over random batches, by the cost of a token: what is dropped is no saving."""
     before = report.efficiency.strategies[0]
-    return report.own.speedup(before) * report.own.fill.used / before.fill.used if before.fill.used else report.own.speedup(before)
+    return (
+        report.own.speedup(before) * report.own.fill.used / before.fill.used
+        if before.fill.used
+        else report.own.speedup(before)
+    )
 
 
 def budget_used(report: "PlanReport") -> float:
@@ -66,7 +70,8 @@ def dealt_facts(report: "PlanReport", epoch: EpochView, ranks: int) -> dict[str,
         "worst_tenth_of_padding": _number(waste.worst_tenth),
         "half_of_padding_in": _number(waste.half),
         "order": {
-            metric: {name: _number(value) for name, value in vars(order_stats(epoch.column(metric), dealt)).items()} for metric in METRICS
+            metric: {name: _number(value) for name, value in vars(order_stats(epoch.column(metric), dealt)).items()}
+            for metric in METRICS
         },
     }
 
@@ -112,7 +117,10 @@ def provenance(report: "PlanReport") -> dict[str, dict[str, Any]]:
             "truncated": _named(counts.truncated, long),
             "tokens cut off": counts.truncated_tokens,
             "split": _named(counts.split, long),
-            **{f"dropped in epoch {epoch.epoch}": _named(epoch.dropped, epoch.dropped_ids) for epoch in report.view.epochs},
+            **{
+                f"dropped in epoch {epoch.epoch}": _named(epoch.dropped, epoch.dropped_ids)
+                for epoch in report.view.epochs
+            },
         },
         **({"Where the lengths come from": source} if source else {}),
         "Options": {"buckets end at": None if plan.buckets is None else _shown(plan.buckets.widths)}

@@ -24,7 +24,8 @@ POINTS = 20_000
 
 
 def draw_png(report: "PlanReport", *, dpi: int = 110) -> bytes:
-    """The picture as the bytes of a PNG file: epoch 0; the order for the first number of ranks, what ranks cost for the last.
+    """The picture as the bytes of a PNG file: epoch 0; the order for the first number of ranks, what ranks cost for the
+    last.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -90,7 +91,13 @@ def _named(axes: Any, title: str, x: str, y: str) -> None:
 def _lengths(axes: Any, report: "PlanReport") -> None:
     lengths = report.efficiency.histogram
     bins = lengths.bins
-    axes.bar([bin.low for bin in bins], [bin.count for bin in bins], [bin.high - bin.low + 1 for bin in bins], align="edge", color=USED)
+    axes.bar(
+        [bin.low for bin in bins],
+        [bin.count for bin in bins],
+        [bin.high - bin.low + 1 for bin in bins],
+        align="edge",
+        color=USED,
+    )
     for band in report.view.bands if report.view.bucketed else ():
         axes.axvline(band.high + 1, color=MARK, linestyle="--", linewidth=1)
     p50, p99 = lengths.percentiles[50], lengths.percentiles[99]
@@ -131,7 +138,12 @@ def _order(axes: Any, epoch: EpochView, dealt: Dealt) -> None:
         sizes = np.diff(np.append(starts, len(values)))
         axes.plot(starts + sizes / 2, np.add.reduceat(values.astype(np.float64), starts) / sizes, color=WASTE)
     axes.set_ylim(bottom=0)
-    _named(axes, f"Order of epoch 0: lag-1 correlation {stats.lag:.3f}, trend {stats.trend:.3f}", "microbatch, in order", "width")
+    _named(
+        axes,
+        f"Order of epoch 0: lag-1 correlation {stats.lag:.3f}, trend {stats.trend:.3f}",
+        "microbatch, in order",
+        "width",
+    )
 
 
 def _costs(axes: Any, epoch: EpochView, dealt: Dealt) -> None:

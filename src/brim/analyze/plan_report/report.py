@@ -91,7 +91,10 @@ class PlanReport:
         }
 
     def html(self, *, max_bytes: int = PAGE_BYTES) -> str:
-        """The page. Numbers that would take more than about `max_bytes` are left out or merged, and the page says which."""
+        """The page.
+
+        Numbers that would take more than about `max_bytes` are left out or merged, and the page says which.
+        """
         data = create_payload(self.view, max_bytes) | {"lengths": length_bins(self)}
         return render_page(
             Page(
@@ -127,7 +130,10 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         page = escape(self.html(max_bytes=NOTEBOOK_BYTES), quote=True)
-        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" width="100%" height="720" style="border:0" title="Plan report"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" sandbox="allow-scripts" width="100%" height="720" style="border:0" title="Plan '
+            f'report"></iframe>'
+        )
 
 
 def check_report(path: str | os.PathLike[str]) -> str:
@@ -180,8 +186,9 @@ def check_lengths(plan: BatchPlan, lengths: LengthCache, name: str = "") -> None
     found = compare_lengths(plan.table, lengths)
     if found:
         raise MismatchError(
-            f"{name or 'this plan'} was built for other lengths: {'; '.join(difference.message for difference in found)}. Pass the lengths "
-            "it was built from, or build it again with `brim plan build`."
+            f"{name or 'this plan'} was built for other lengths: "
+            f"{'; '.join(difference.message for difference in found)}. Pass the lengths it was built from, or build "
+            "it again with `brim plan build`."
         )
 
 
@@ -190,4 +197,6 @@ def _planned_lengths(plan: BatchPlan) -> LengthCache:
     if plan.counts.untouched:
         return plan.table
     units = plan.units
-    return LengthCache(Ids.rows(len(units)), units.length, groups=units.group, group_names=plan.table.group_names, axes=units.axes)
+    return LengthCache(
+        Ids.rows(len(units)), units.length, groups=units.group, group_names=plan.table.group_names, axes=units.axes
+    )

@@ -1,7 +1,7 @@
 """The numbers of a plan as columns: what its microbatches are, who takes them, in which order, and what that says.
 
-Pure NumPy, no loop over microbatches, nothing random. Columns are in the order in which the plan stores them, which is *not* the order
-of training: that depends on the number of ranks, and is `Dealt.places`.
+Pure NumPy, no loop over microbatches, nothing random. Columns are in the order in which the plan stores them, which is
+*not* the order of training: that depends on the number of ranks, and is `Dealt.places`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,10 @@ class Band:
 
 @dataclass(frozen=True)
 class OrderStats:
-    """What a sequence of microbatches looks like from afar. NaN where a number does not exist: too few of them, or all alike."""
+    """What a sequence of microbatches looks like from afar.
+
+    NaN where a number does not exist: too few of them, or all alike.
+    """
 
     lag: float
     """Correlation of each microbatch with the next one."""
@@ -99,7 +102,9 @@ class Dealt:
 
 @dataclass(frozen=True, eq=False)
 class EpochView:
-    """One epoch: a column for each property of its microbatches, and how they are dealt to different numbers of ranks."""
+    """One epoch: a column for each property of its microbatches, and how they are dealt to different numbers of
+    ranks.
+    """
 
     epoch: int
     fingerprint: str
@@ -181,7 +186,9 @@ class PlanView:
         return {"microbatches": counts, **{name: total(column) for name, column in columns.items()}}
 
 
-def create_plan_view(plan: BatchPlan, world_sizes: Sequence[int] | None = None, *, max_bytes: int | None = None) -> PlanView:
+def create_plan_view(
+    plan: BatchPlan, world_sizes: Sequence[int] | None = None, *, max_bytes: int | None = None
+) -> PlanView:
     """See a plan as columns, dealt to these numbers of ranks. A share of a plan is seen as its rank sees it.
 
     Epochs are added as long as their columns take no more than `max_bytes`; the first one always is.
@@ -205,7 +212,10 @@ def create_plan_view(plan: BatchPlan, world_sizes: Sequence[int] | None = None, 
 def _checked_sizes(plan: BatchPlan, world_sizes: Sequence[int] | None) -> tuple[int, ...]:
     if plan.share.partial or plan.world_size > 1:
         if world_sizes is not None and tuple(world_sizes) != (plan.world_size,):
-            raise OptionError(f"this plan is the share of rank {plan.rank} of {plan.world_size}; to deal it otherwise, take the whole plan")
+            raise OptionError(
+                f"this plan is the share of rank {plan.rank} of {plan.world_size}; to deal it otherwise, take the "
+                "whole plan"
+            )
         return (plan.world_size,)
     sizes = tuple(dict.fromkeys(world_sizes if world_sizes is not None else WORLD_SIZES))
     if not sizes or min(sizes) < 1:
@@ -329,6 +339,9 @@ def waste_stats(padding: Numbers) -> WasteStats:
 
 
 def imbalance(step_costs: Numbers) -> float:
-    """How much more the slowest rank of a step costs than the mean of its ranks, over all steps. NaN if there is no cost."""
+    """How much more the slowest rank of a step costs than the mean of its ranks, over all steps.
+
+    NaN if there is no cost.
+    """
     mean = step_costs.mean(axis=1).sum() if step_costs.size else 0.0
     return float(step_costs.max(axis=1).sum() / mean) - 1 if mean else float("nan")

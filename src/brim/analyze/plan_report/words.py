@@ -18,7 +18,11 @@ def verdict(report: "PlanReport") -> str:
     before, fill = report.efficiency.strategies[0], report.own.fill
     if report.own.batches == 0:
         return "This plan has no microbatches: everything is left out by drop_last."
-    wasted = f"{fill.waste:.2%} of the slots it pays for are padding" if fill.used < fill.slots else "nothing it pays for is padding"
+    wasted = (
+        f"{fill.waste:.2%} of the slots it pays for are padding"
+        if fill.used < fill.slots
+        else "nothing it pays for is padding"
+    )
     factor = gain(report)
     speed = f", and an epoch costs {factor:.2f} times less than {before.name}" if factor >= ENOUGH else ""
     return f"This plan is {fill.ratio:.2%} full: {wasted}{speed}.{_small(report)}"
@@ -29,7 +33,10 @@ def _small(report: "PlanReport") -> str:
     used = budget_used(report)
     if used >= SMALL:
         return ""
-    return f" But its microbatches take only {used:.1%} of the budget on average, so there are many more of them than there need be."
+    return (
+        f" But its microbatches take only {used:.1%} of the budget on average, so there are many more of them than "
+        "there need be."
+    )
 
 
 def advice(report: "PlanReport") -> str:
@@ -50,7 +57,9 @@ def fact_list(report: "PlanReport") -> list[Fact]:
         Fact("tokens", "Tokens", brief(facts["tokens"]), f"{facts['tokens']:,} of {facts['slots']:,} slots"),
         Fact("fill", "Fill", f"{facts['fill']:.1%}", f"{1 - facts['fill']:.2%} padding"),
         Fact("microbatches", "Microbatches", f"{facts['microbatches']:,}", empty),
-        Fact("steps", "Optimizer steps", f"{facts['steps']:,}", f"{_microbatches(facts['microbatches_per_step'])} each"),
+        Fact(
+            "steps", "Optimizer steps", f"{facts['steps']:,}", f"{_microbatches(facts['microbatches_per_step'])} each"
+        ),
         Fact("shapes", "Distinct shapes", f"{facts['shapes']:,}", "rows × width"),
     ]
 
@@ -61,11 +70,20 @@ def notes(report: "PlanReport", data: dict[str, Any]) -> list[str]:
     shown, merged = len(data["epochs"]), next((world["merged"] for world in _worlds(data) if "merged" in world), None)
     if shown < report.plan.num_epochs:
         which = "Epoch 0 of" if shown == 1 else f"Epochs 0–{shown - 1} of"
-        found.append(f"{which} {report.plan.num_epochs} {'is' if shown == 1 else 'are'} shown; more would make the page too large.")
+        found.append(
+            f"{which} {report.plan.num_epochs} {'is' if shown == 1 else 'are'} shown; more would make the page too "
+            "large."
+        )
     if merged is not None:
-        found.append("The epoch is large: in charts of the order, runs of neighbouring microbatches are added up. Numbers are exact.")
+        found.append(
+            "The epoch is large: in charts of the order, runs of neighbouring microbatches are added up. Numbers "
+            "are exact."
+        )
     if report.view.rank is not None:
-        found.append(f"This is the share of rank {report.view.rank} of {report.plan.world_size}. The comparison is about the whole plan.")
+        found.append(
+            f"This is the share of rank {report.view.rank} of {report.plan.world_size}. The comparison is about the "
+            "whole plan."
+        )
     return found
 
 
@@ -74,7 +92,10 @@ def length_words(report: "PlanReport") -> str:
     lengths, config, cut = report.efficiency.histogram, report.plan.config, report.plan.counts
     p50, p90, p99 = (lengths.percentiles[percent] for percent in (50, 90, 99))
     things = "piece" if cut.split else "sample"
-    spread = f"{_counted(lengths.count, things)} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,.1f} on average: "
+    spread = (
+        f"{_counted(lengths.count, things)} of {lengths.shortest:,} to {lengths.longest:,} tokens, "
+        f"{lengths.mean:,.1f} on average: "
+    )
     half = f"half have at most {p50:,}, nine in ten at most {p90:,}, 99% at most {p99:,}."
     buckets = f" Dashed lines are where the {len(report.view.bands)} buckets end." if report.view.bucketed else ""
     over = {
@@ -89,8 +110,9 @@ def strategy_words(report: "PlanReport") -> str:
     """Say what the comparison with other ways of batching compares."""
     before = report.efficiency.strategies[0]
     return (
-        f"The same samples under a budget of {report.efficiency.token_budget:,} tokens. Attention and speed-up are relative to "
-        f"{before.name}; the speed-up is expected from slots and attention, not measured. The marked row is this plan."
+        f"The same samples under a budget of {report.efficiency.token_budget:,} tokens. Attention and speed-up are "
+        f"relative to {before.name}; the speed-up is expected from slots and attention, not measured. The marked row "
+        "is this plan."
     )
 
 

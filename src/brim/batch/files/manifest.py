@@ -1,7 +1,7 @@
 """The manifest of a directory of batches: which plan, data and tokenizer its files are of.
 
-It is written before the first batch and never changes, so that a writer that was killed knows its directory again, and another plan's
-writer knows that it is not its own. Every batch carries the manifest's checksum.
+It is written before the first batch and never changes, so that a writer that was killed knows its directory again, and
+another plan's writer knows that it is not its own. Every batch carries the manifest's checksum.
 """
 
 from dataclasses import asdict, dataclass
@@ -13,7 +13,9 @@ from brim.core.document import Document
 from brim.core.errors import DataError
 from brim.core.fingerprint import DIGEST_BYTES
 
-BATCHES = Document(format="brim.batches/1", what="a manifest of batches", again="remove the directory and write the batches again")
+BATCHES = Document(
+    format="brim.batches/1", what="a manifest of batches", again="remove the directory and write the batches again"
+)
 MANIFEST, PLAN = "manifest.json", "plan"
 TOKENS = ".tokens.brim"
 """Where a writer may keep the tokens of the data set until it is done."""
@@ -85,7 +87,9 @@ class Manifest:
         """
         path = directory / MANIFEST
         if not path.exists():
-            raise DataError(f"{directory} {_missing(directory)}; write them with: brim batch write -p PLAN -d DATA -o {directory}")
+            raise DataError(
+                f"{directory} {_missing(directory)}; write them with: brim batch write -p PLAN -d DATA -o {directory}"
+            )
         named = BATCHES.read(path)
         fields: dict[str, Any] = {name: named[name] for name in cls.__dataclass_fields__}
         fields["batches"] = tuple(fields["batches"])
@@ -119,7 +123,10 @@ class Files(NamedTuple):
 
 
 def epoch_files(manifest: Manifest, directory: Path, epoch: int) -> Files:
-    """Look what is there. Names with a leading dot do not count: a writer that was killed leaves one, and the next one removes it."""
+    """Look what is there.
+
+    Names with a leading dot do not count: a writer that was killed leaves one, and the next one removes it.
+    """
     folder = directory / f"epoch_{epoch}"
     found = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set[str]()
     expected = {_name(number): number for number in range(manifest.batches[epoch])}

@@ -106,7 +106,11 @@ def _arrays(batch: Batch) -> Arrays:
         arrays |= {"sample_ids": text[0], "sample_ends": text[1]}
     else:
         arrays["sample_ids"] = np.array(batch.ids, np.int64)
-    return {**arrays, "cu_seqlens": batch.cu_seqlens, **{name: np.array(getattr(batch, name), np.int64) for name in NUMBERS}}
+    return {
+        **arrays,
+        "cu_seqlens": batch.cu_seqlens,
+        **{name: np.array(getattr(batch, name), np.int64) for name in NUMBERS},
+    }
 
 
 def _checked(arrays: Arrays) -> Stored:

@@ -1,7 +1,8 @@
 """`BatchReader`: the batches that a `BatchWriter` wrote, in the order of their plan.
 
-Any batch is read in O(1), by its name. What is read is what was collated, or an error: a file is checked against its checksums, against
-the manifest and against the plan, so one that is damaged, foreign or under another's name is never handed out.
+Any batch is read in O(1), by its name. What is read is what was collated, or an error: a file is checked against its
+checksums, against the manifest and against the plan, so one that is damaged, foreign or under another's name is never
+handed out.
 """
 
 import os
@@ -62,8 +63,13 @@ class BatchReader:
             plan = BatchPlan.load(path)
         except BrimError as error:
             raise DamagedError(f"{error}; or write the batches again, which replaces the plan") from None
-        if plan.fingerprint != self.fingerprint or (plan.rank, plan.world_size) != (self.manifest.rank, self.manifest.world_size):
-            raise DamagedError(f"{path} is another plan than that of the batches; delete it and write the batches again")
+        if plan.fingerprint != self.fingerprint or (plan.rank, plan.world_size) != (
+            self.manifest.rank,
+            self.manifest.world_size,
+        ):
+            raise DamagedError(
+                f"{path} is another plan than that of the batches; delete it and write the batches again"
+            )
         return plan if plan.share.partial else plan.with_step_size(self.manifest.microbatches_per_step)
 
     def verify_fingerprint(self, expected: str) -> bool:
@@ -82,14 +88,17 @@ class BatchReader:
             DamagedError: Its file is missing, damaged, or of another batch.
         """
         if not 0 <= number < self.num_batches(epoch):
-            raise OptionError(f"batch {number} does not exist: epoch {epoch} has batches 0 to {self.num_batches(epoch) - 1}")
+            raise OptionError(
+                f"batch {number} does not exist: epoch {epoch} has batches 0 to {self.num_batches(epoch) - 1}"
+            )
         return self._read(number, self._epoch(epoch)[number])
 
     def iter_epoch(self, epoch: int = 0) -> "EpochBatches":
         """The batches of an epoch in order, for `for` and `async for`.
 
         Raises:
-            DamagedError: A file is missing, or one is there that does not belong: found now and not after a day of training.
+            DamagedError: A file is missing, or one is there that does not belong: found now and not after a day of
+            training.
         """
         missing, strangers = self.files(epoch)
         folder = batch_file(self.directory, epoch, 0).parent
@@ -97,10 +106,13 @@ class BatchReader:
             first = batch_file(self.directory, epoch, missing[0]).name
             also = f", and holds {strangers[0]}, which does not belong there" if strangers else ""
             raise DamagedError(
-                f"{folder} lacks {len(missing)} of its {self.num_batches(epoch)} batches, the first is {first}{also}; write them again"
+                f"{folder} lacks {len(missing)} of its {self.num_batches(epoch)} batches, the first is "
+                f"{first}{also}; write them again"
             )
         if strangers:
-            raise DamagedError(f"{folder} holds {strangers[0]}, which does not belong there ({len(strangers)} in all); remove it")
+            raise DamagedError(
+                f"{folder} holds {strangers[0]}, which does not belong there ({len(strangers)} in all); remove it"
+            )
         return EpochBatches(self, epoch)
 
     def iter_epoch_specs(self, epoch: int = 0) -> EpochPlan:
@@ -108,7 +120,8 @@ class BatchReader:
         return self.plan.iter_epoch(epoch)
 
     def iter_from(self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0) -> Iterator[Batch]:
-        """The batches from a position to the end of the last epoch. A position is what `batch.after` said, or the plan's.
+        """The batches from a position to the end of the last epoch. A position is what `batch.after` said, or the
+        plan's.
 
         Raises:
             MismatchError: The position belongs to another plan, or to other steps.

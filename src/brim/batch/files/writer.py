@@ -4,8 +4,9 @@
     plan/                       the plan
     epoch_0/batch_000000.npz    one file for each microbatch of the plan or of a rank's share, empty ones included
 
-Files appear whole, in order, and are never written twice: a writer that was killed goes on with the first that is missing, and the
-directory ends with the bytes of one that was not. Everything that can be refused is refused before the first file.
+Files appear whole, in order, and are never written twice: a writer that was killed goes on with the first that is
+missing, and the directory ends with the bytes of one that was not. Everything that can be refused is refused before the
+first file.
 """
 
 import os
@@ -65,13 +66,14 @@ class BatchWriter:
     ) -> None:
         """Check everything; write nothing.
 
-        `source` is a `TokenStore` or `Samples`, or the samples themselves: in a list, or by id, each a `Sample` or a mapping with
-        `input_ids` and `loss_mask`. `collate_fn` is called as `collate` is, and must be the same when a write is continued: of a function
-        only the name is compared, and the options of a `functools.partial`. `pad_id` is the source's unless given.
+        `source` is a `TokenStore` or `Samples`, or the samples themselves: in a list, or by id, each a `Sample` or a
+        mapping with `input_ids` and `loss_mask`. `collate_fn` is called as `collate` is, and must be the same when a
+        write is continued: of a function only the name is compared, and the options of a `functools.partial`. `pad_id`
+        is the source's unless given.
 
         Raises:
-            MismatchError: The plan belongs to other data or another tokenizer, or the directory holds the batches of another plan.
-            OptionError: The directory holds other files.
+            MismatchError: The plan belongs to other data or another tokenizer, or the directory holds the batches of
+            another plan. OptionError: The directory holds other files.
         """
         self.plan, self.directory = plan, Path(output_dir)
         self.source = token_source(plan, source)
@@ -106,7 +108,8 @@ class BatchWriter:
 
     @contextmanager
     def claim(self) -> Generator[None, None, None]:
-        """Keep other writers out of the directory. Writing does this by itself; by hand, the claim lasts over several calls.
+        """Keep other writers out of the directory. Writing does this by itself; by hand, the claim lasts over several
+        calls.
 
         Raises:
             BrimError: Another process is writing there.
@@ -143,8 +146,9 @@ class BatchWriter:
         batch = self.collate_fn(microbatch, self.source, pad_id=self.manifest.pad_id)
         if (batch.epoch, batch.index, batch.ids) != (microbatch.epoch, microbatch.index, microbatch.samples):
             raise OptionError(
-                f"{self.manifest.collate} was asked for batch {microbatch.index} of epoch {microbatch.epoch} and {len(microbatch.samples)} "
-                f"samples, and gave batch {batch.index} of epoch {batch.epoch} with {len(batch.ids)}; keep what the plan says"
+                f"{self.manifest.collate} was asked for batch {microbatch.index} of epoch {microbatch.epoch} and "
+                f"{len(microbatch.samples)} samples, and gave batch {batch.index} of epoch {batch.epoch} with "
+                f"{len(batch.ids)}; keep what the plan says"
             )
         try:
             write_batch(path, batch, self.manifest.checksum)
@@ -175,13 +179,17 @@ def check_directory(directory: Path, manifest: Manifest) -> None:
     try:
         there = Manifest.load(directory)
     except DataError:
-        raise OptionError(f"will not write into {directory}: it holds other files; remove them or choose another output") from None
+        raise OptionError(
+            f"will not write into {directory}: it holds other files; remove them or choose another output"
+        ) from None
     if (difference := there.difference(manifest)) is not None:
         raise MismatchError(f"{directory} holds the batches of {difference}; remove it or choose another output")
 
 
 def _dataset_hash(plan: BatchPlan, source: TokenSource) -> str:
-    """Of samples that are in memory, the hash of their tokens: a table that has a hash of its own says nothing about them."""
+    """Of samples that are in memory, the hash of their tokens: a table that has a hash of its own says nothing about
+    them.
+    """
     if source.dataset_hash or not isinstance(source, TokenStore):
         return source.dataset_hash or plan.table.dataset_hash
     return fingerprint(tokens=source.tokens, learned=source.learned, lengths=source.lengths, starts=source.starts)
@@ -189,7 +197,9 @@ def _dataset_hash(plan: BatchPlan, source: TokenSource) -> str:
 
 def _name(function: Any) -> str:
     if isinstance(function, partial):
-        options = ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in function.keywords.items())
+        options = ", ".join(
+            f"{name}={getattr(value, '__name__', repr(value))}" for name, value in function.keywords.items()
+        )
         return f"{_name(function.func)}({options})"
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
 

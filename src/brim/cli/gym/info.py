@@ -20,9 +20,19 @@ from brim.envs.puzzle.wire.transport import TRANSPORTS
 
 @click.command()
 @click.option("--host", default=DEFAULT.host, show_default=True, help="Host to ask for a server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT.port, show_default=True, help="Port to ask for a server.")
-@click.option("--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol to ask with.")
-@click.option("--timeout", type=float, default=DEFAULT.connect_timeout, show_default=True, help="Seconds to wait for a connection.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=DEFAULT.port, show_default=True, help="Port to ask for a server."
+)
+@click.option(
+    "--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol to ask with."
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=DEFAULT.connect_timeout,
+    show_default=True,
+    help="Seconds to wait for a connection.",
+)
 @json_option
 @click.pass_context
 def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: float, as_json: bool) -> None:
@@ -38,7 +48,10 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
 
     Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
     """
-    asked = any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port", "transport", "timeout"))
+    asked = any(
+        ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        for name in ("host", "port", "transport", "timeout")
+    )
     server = _ask(GymConfig(host=host, port=port, transport=transport, connect_timeout=timeout)) if asked else None
     games = [
         {
@@ -51,7 +64,13 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
         }
         for game in GAMES.values()
     ]
-    facts = {"games": games, "policies": POLICIES, "defaults": asdict(DEFAULT), "server_installed": server_installed(), "server": server}
+    facts = {
+        "games": games,
+        "policies": POLICIES,
+        "defaults": asdict(DEFAULT),
+        "server_installed": server_installed(),
+        "server": server,
+    }
     if as_json:
         show_json(facts)
     else:
@@ -60,7 +79,13 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
 
 
 def _note(game: Game) -> str | None:
-    return "a server may need long to make one" if game.slow else "a server shows only a part of it" if game.hidden else None
+    return (
+        "a server may need long to make one"
+        if game.slow
+        else "a server shows only a part of it"
+        if game.hidden
+        else None
+    )
 
 
 def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
@@ -69,7 +94,11 @@ def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
     click.echo()
     show_words(("policy", "what it does"), POLICIES.items())
     click.echo()
-    defaults = {**facts["defaults"], "games": "all that are played by default", "rewards": listed(facts["defaults"]["rewards"])}
+    defaults = {
+        **facts["defaults"],
+        "games": "all that are played by default",
+        "rewards": listed(facts["defaults"]["rewards"]),
+    }
     show_words(("option", "default"), [(name, str(value)) for name, value in defaults.items()])
     click.echo()
     installed = "installed" if facts["server_installed"] else "not installed; run: pip install 'brim[gym]'"
@@ -77,7 +106,11 @@ def _show_info(facts: dict[str, Any], games: Iterable[dict[str, Any]]) -> None:
     show_facts(
         {
             "server package": installed,
-            **({} if server is None else {f"{server['host']}:{server['port']}": server["error"] or f"answers, by {server['transport']}"}),
+            **(
+                {}
+                if server is None
+                else {f"{server['host']}:{server['port']}": server["error"] or f"answers, by {server['transport']}"}
+            ),
         }
     )
 
@@ -88,7 +121,13 @@ def _when(game: dict[str, Any]) -> str:
 
 def _ask(config: GymConfig) -> dict[str, Any]:
     """Whether a server answers, for `info`."""
-    found: dict[str, Any] = {"host": config.host, "port": config.port, "answers": False, "transport": None, "error": None}
+    found: dict[str, Any] = {
+        "host": config.host,
+        "port": config.port,
+        "answers": False,
+        "transport": None,
+        "error": None,
+    }
     try:
         return {**found, "answers": True, "transport": find_server(config)}
     except PuzzleError as error:

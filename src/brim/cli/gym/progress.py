@@ -21,7 +21,9 @@ def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[None, None,
     if quiet:
         yield
     elif console.is_terminal:
-        with Live(console=console, get_renderable=lambda: _table(stream, episodes), refresh_per_second=8, transient=True):
+        with Live(
+            console=console, get_renderable=lambda: _table(stream, episodes), refresh_per_second=8, transient=True
+        ):
             yield
     else:
         with _lines(stream, episodes):
@@ -57,23 +59,39 @@ def _lines(stream: Any, episodes: int) -> Generator[None, None, None]:
 def _line(stream: Any, episodes: int) -> str:
     metrics = stream.metrics
     success = "" if metrics.success_rate is None else f", {metrics.success_rate:.1%} solved"
-    return f"episode {metrics.num_episodes}/{episodes}, {metrics.episodes_per_second:.1f}/s{success}, {metrics.samples} samples"
+    return (
+        f"episode {metrics.num_episodes}/{episodes}, {metrics.episodes_per_second:.1f}/s{success}, {metrics.samples} "
+        "samples"
+    )
 
 
 def _table(stream: Any, episodes: int) -> Table:
     lanes = getattr(stream, "lanes", ())
     table = Table(
-        box=None, pad_edge=False, title=_line(stream, episodes), title_justify="left", caption=_levels(stream), caption_justify="left"
+        box=None,
+        pad_edge=False,
+        title=_line(stream, episodes),
+        title_justify="left",
+        caption=_levels(stream),
+        caption_justify="left",
     )
     for column in ("lane", "plays", "step", "done", "retries"):
-        table.add_column(column, justify="left" if column == "plays" else "right", min_width=24 if column == "plays" else None)
+        table.add_column(
+            column, justify="left" if column == "plays" else "right", min_width=24 if column == "plays" else None
+        )
     for lane in lanes[:MOST_LANES]:
         plays = lane.episode.episode_id if lane.episode else "-"
-        table.add_row(str(lane.number), plays, str(lane.steps), str(lane.episodes), str(lane.retries) if lane.retries else "")
+        table.add_row(
+            str(lane.number), plays, str(lane.steps), str(lane.episodes), str(lane.retries) if lane.retries else ""
+        )
     if len(lanes) > MOST_LANES:
         rest = lanes[MOST_LANES:]
         table.add_row(
-            "", f"and {len(rest)} more", "", str(sum(lane.episodes for lane in rest)), str(sum(lane.retries for lane in rest) or "")
+            "",
+            f"and {len(rest)} more",
+            "",
+            str(sum(lane.episodes for lane in rest)),
+            str(sum(lane.retries for lane in rest) or ""),
         )
     return table
 

@@ -42,20 +42,44 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.command()
 @click.option("-t", "--tokenizer", required=True, help="byte, gpt2, a tokenizer.json, a directory, or a hub name.")
 @click.option("--host", default=DEFAULT.host, show_default=True, help="Host of the server.")
-@click.option("--port", type=click.IntRange(1, 65535), default=DEFAULT.port, show_default=True, help="Port of the server.")
 @click.option(
-    "--transport", type=click.Choice(TRANSPORTS), default="auto", show_default=True, help="Protocol of the server; auto detects it."
+    "--port", type=click.IntRange(1, 65535), default=DEFAULT.port, show_default=True, help="Port of the server."
 )
-@click.option("--games", callback=_names, metavar="NAME,...", help="Games to play.  [default: all that are quick to generate]")
 @click.option(
-    "--difficulty-min", type=float, default=0.0, show_default=True, help="Lowest difficulty to play: easy is 0.3, medium 0.5, hard 0.7."
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default="auto",
+    show_default=True,
+    help="Protocol of the server; auto detects it.",
+)
+@click.option(
+    "--games", callback=_names, metavar="NAME,...", help="Games to play.  [default: all that are quick to generate]"
+)
+@click.option(
+    "--difficulty-min",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Lowest difficulty to play: easy is 0.3, medium 0.5, hard 0.7.",
 )
 @click.option("--difficulty-max", type=float, default=1.0, show_default=True, help="Highest difficulty to play.")
-@click.option("-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Number of episodes.")
-@click.option("--lanes", type=int, default=DEFAULT.lanes, show_default=True, help="Number of episodes that are played at once.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Policy that plays.")
+@click.option(
+    "-n", "--num-episodes", type=click.IntRange(min=1), default=10, show_default=True, help="Number of episodes."
+)
+@click.option(
+    "--lanes", type=int, default=DEFAULT.lanes, show_default=True, help="Number of episodes that are played at once."
+)
+@click.option(
+    "--policy", type=click.Choice(list(POLICIES)), default="hint", show_default=True, help="Policy that plays."
+)
 @click.option("--script", metavar="FILE", help="Actions of the scripted policy.")
-@click.option("--max-steps", type=int, default=DEFAULT.max_steps, show_default=True, help="Upper limit of the actions in an episode.")
+@click.option(
+    "--max-steps",
+    type=int,
+    default=DEFAULT.max_steps,
+    show_default=True,
+    help="Upper limit of the actions in an episode.",
+)
 @click.option("--max-samples", type=click.IntRange(min=1), help="Stop after this many samples.")
 @click.option(
     "--timeout",
@@ -65,10 +89,26 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="Seconds to wait for a reply; at most 10 for a connection.",
 )
 @click.option(
-    "--episode-timeout", type=float, default=DEFAULT.episode_timeout, show_default=True, help="Upper limit of the seconds of an episode."
+    "--episode-timeout",
+    type=float,
+    default=DEFAULT.episode_timeout,
+    show_default=True,
+    help="Upper limit of the seconds of an episode.",
 )
-@click.option("--retries", type=int, default=DEFAULT.max_retries, show_default=True, help="Retries of an episode whose connection failed.")
-@click.option("--keep", type=click.Choice(["all", "success"]), default="all", show_default=True, help="Episodes whose samples are kept.")
+@click.option(
+    "--retries",
+    type=int,
+    default=DEFAULT.max_retries,
+    show_default=True,
+    help="Retries of an episode whose connection failed.",
+)
+@click.option(
+    "--keep",
+    type=click.Choice(["all", "success"]),
+    default="all",
+    show_default=True,
+    help="Episodes whose samples are kept.",
+)
 @click.option(
     "--buffer-size",
     type=click.IntRange(min=1),
@@ -76,12 +116,16 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     show_default=True,
     help="Capacity of the buffer; the oldest samples are evicted.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Replay buffer to write: JSON if the name ends in .json, else binary.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Replay buffer to write: JSON if the name ends in .json, else binary."
+)
 @force_option
 @click.option("--seed", type=int, default=42, show_default=True, help="Seed of the puzzles.")
 @click.option("--mock", is_flag=True, help="Make up episodes instead of playing; needs no server.")
 @click.option("--steps-per-episode", type=int, default=5, show_default=True, help="Actions in a made-up episode.")
-@click.option("--success-rate", type=float, default=0.7, show_default=True, help="Share of made-up episodes that are solved.")
+@click.option(
+    "--success-rate", type=float, default=0.7, show_default=True, help="Share of made-up episodes that are solved."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.pass_context
@@ -134,7 +178,9 @@ def _refuse_useless(ctx: click.Context, options: dict[str, Any]) -> None:
     given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     useless = sorted(given & set(_REAL_ONLY if options["mock"] else _MOCK_ONLY))
     if useless:
-        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect {'with' if options['mock'] else 'without'} --mock")
+        raise click.UsageError(
+            f"--{useless[0].replace('_', '-')} has no effect {'with' if options['mock'] else 'without'} --mock"
+        )
     if (options["script"] is not None) != (options["policy"] == "scripted"):
         raise click.UsageError("--policy scripted and --script FILE go together")
 
@@ -189,7 +235,8 @@ def _facts(stream: Any, buffer: Any, options: dict[str, Any]) -> dict[str, Any]:
         "by_status": {str(status): count for status, count in sorted(metrics.episodes.items())},
         "success_rate": metrics.success_rate,
         "success_by_difficulty": {
-            level: {"episodes": rate.of, "successes": rate.hits} for level, rate in sorted(metrics.success_by_difficulty.items())
+            level: {"episodes": rate.of, "successes": rate.hits}
+            for level, rate in sorted(metrics.success_by_difficulty.items())
         },
         "errors": dict(sorted(getattr(stream, "errors", {}).items())),
         "samples": metrics.samples,
@@ -205,7 +252,9 @@ def _facts(stream: Any, buffer: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(facts: dict[str, Any]) -> dict[str, Any]:
-    levels = {level: f"{rate['successes']}/{rate['episodes']}" for level, rate in facts["success_by_difficulty"].items()}
+    levels = {
+        level: f"{rate['successes']}/{rate['episodes']}" for level, rate in facts["success_by_difficulty"].items()
+    }
     lines = {
         "episodes": f"{facts['episodes']} ({listed(facts['by_status'])})",
         "success": "" if facts["success_rate"] is None else f"{facts['success_rate']:.1%}",

@@ -11,10 +11,18 @@ from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_w
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=DEFAULT.port, show_default=True, help="Port to listen on; 0 chooses a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT.port,
+    show_default=True,
+    help="Port to listen on; 0 chooses a free one.",
 )
 @click.option(
-    "--transport", type=click.Choice(SERVER_TRANSPORTS), default="tcp", show_default=True, help="Protocol to serve; tcp is the fastest."
+    "--transport",
+    type=click.Choice(SERVER_TRANSPORTS),
+    default="tcp",
+    show_default=True,
+    help="Protocol to serve; tcp is the fastest.",
 )
 def serve(host: str, port: int, transport: Any) -> None:
     """Run a puzzle server until it is interrupted.
@@ -33,4 +41,6 @@ def serve(host: str, port: int, transport: Any) -> None:
         click.echo(f"{server.host}:{server.port}")
         click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)
         server.wait()
-        raise click.ClickException(f"the server ended unexpectedly; its last output: {last_words(server.output()) or 'nothing'}")
+        raise click.ClickException(
+            f"the server ended unexpectedly; its last output: {last_words(server.output()) or 'nothing'}"
+        )

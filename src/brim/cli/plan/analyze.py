@@ -1,4 +1,6 @@
-"""`brim plan analyze` and `brim plan suggest`: how much padding each way of batching has, and the optimal bucket edges."""
+"""`brim plan analyze` and `brim plan suggest`: how much padding each way of batching has, and the optimal bucket
+edges.
+"""
 
 import json
 from typing import Any
@@ -38,14 +40,29 @@ GOALS = {
     type=int,
     help="Upper limit of the tokens in a microbatch.  [default: 4096, or the longest sample if that is more]",
 )
-@click.option("-n", "--num-buckets", type=int, help="Number of optimal buckets to compare with.  [default: as many as in use, else 8]")
-@click.option("--batch-size", type=int, help="Samples in a random batch.  [default: as many as a budget holds on average]")
-@click.option("--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the longest sample if that is more]")
-@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this.")
+@click.option(
+    "-n",
+    "--num-buckets",
+    type=int,
+    help="Number of optimal buckets to compare with.  [default: as many as in use, else 8]",
+)
+@click.option(
+    "--batch-size", type=int, help="Samples in a random batch.  [default: as many as a budget holds on average]"
+)
+@click.option(
+    "--pack-max-len", type=int, help="Tokens in a packed row.  [default: 2048, or the longest sample if that is more]"
+)
+@click.option(
+    "--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."
+)
 @click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the orders that are compared.")
 @click.option("--bins", default=20, show_default=True, help="Number of bins of the histogram.")
 @width_option
-@click.option("--measured", metavar="FILE", help="Measurement of brim bench batch-size -o, from which memory and speed are estimated.")
+@click.option(
+    "--measured",
+    metavar="FILE",
+    help="Measurement of brim bench batch-size -o, from which memory and speed are estimated.",
+)
 @click.option("-o", "--output", metavar="FILE", help="Also write the report to this file, as JSON.")
 @force_option
 @json_option
@@ -63,9 +80,9 @@ def analyze(
     """Compare ways of batching these lengths, and recommend one.
 
     Compares random batches, batches grouped by length, the buckets in use, optimal buckets, sorted windows and packed
-    rows by padding, steps of an epoch, distinct shapes, attention (the sum of squared lengths), the largest batch, which
-    has to fit into memory, and the speed-up over random batches by the planner's cost model. With --measured, costs
-    become seconds and the largest batch becomes bytes.
+    rows by padding, steps of an epoch, distinct shapes, attention (the sum of squared lengths), the largest batch,
+    which has to fit into memory, and the speed-up over random batches by the planner's cost model. With --measured,
+    costs become seconds and the largest batch becomes bytes.
 
     \b
     Examples:
@@ -95,7 +112,9 @@ def analyze(
 def _capacity(path: str) -> Capacity:
     capacity = Capacity.load(path)
     if capacity.unit != "tokens":
-        raise OptionError(f"{path} was measured in {capacity.unit}, not in tokens; measure with: brim bench batch-size -o FILE")
+        raise OptionError(
+            f"{path} was measured in {capacity.unit}, not in tokens; measure with: brim bench batch-size -o FILE"
+        )
     return capacity
 
 
@@ -133,12 +152,18 @@ def _show(report: BatchingEfficiencyReport, width: int) -> None:
     help="What is minimized: padding, the difference between bucket sizes, or the attention memory of padded rows.",
 )
 @click.option(
-    "--max-length", type=int, help="Upper limit of a bucket's width; longer samples are in no bucket.  [default: the longest sample]"
+    "--max-length",
+    type=int,
+    help="Upper limit of a bucket's width; longer samples are in no bucket.  [default: the longest sample]",
 )
-@click.option("--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this.")
+@click.option(
+    "--pad-to-multiple", type=int, default=1, show_default=True, help="Round widths up to a multiple of this."
+)
 @width_option
 @json_option
-def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad_to_multiple: int, width: int, as_json: bool) -> None:
+def suggest(
+    cache: str, num_buckets: int, goal: str, max_length: int | None, pad_to_multiple: int, width: int, as_json: bool
+) -> None:
     """Find the optimal bucket edges for a goal.
 
     The answer is exact: no other edges are better by the measure of the goal. The other goals are shown beside it.
@@ -155,7 +180,8 @@ def suggest(cache: str, num_buckets: int, goal: str, max_length: int | None, pad
     histogram = compute_length_histogram(table)
     wanted = GOALS.get(goal) or OptimizationGoal(goal)
     found = {
-        one: suggest_bucket_edges(histogram, num_buckets, one, max_length, pad_to_multiple=pad_to_multiple) for one in OptimizationGoal
+        one: suggest_bucket_edges(histogram, num_buckets, one, max_length, pad_to_multiple=pad_to_multiple)
+        for one in OptimizationGoal
     }
     if as_json:
         others = {str(one): suggestion.to_dict() for one, suggestion in found.items() if one is not wanted}

@@ -15,7 +15,14 @@ from brim.plan.plan import BatchPlan
 
 @click.command()
 @click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan to show.")
-@click.option("-n", "--show-batches", type=click.IntRange(min=0), default=0, show_default=True, help="Number of microbatches to list.")
+@click.option(
+    "-n",
+    "--show-batches",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of microbatches to list.",
+)
 @click.option("-r", "--rank", type=int, help="Show the share of this rank; needs --world-size.")
 @click.option("-w", "--world-size", type=int, help="Number of ranks.")
 @json_option
@@ -114,13 +121,21 @@ def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
     columns, names = view.columns.take(view.places[view.places >= 0]), plan.table.group_names
     if columns.group is None:
         return []
-    rows, slots = np.diff(columns.row_ptr if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr]), columns.slots
+    rows, slots = (
+        np.diff(columns.row_ptr if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr]),
+        columns.slots,
+    )
     known = {each["name"]: each for each in plan.table.source.get("structures", [])}
     groups: list[dict[str, Any]] = []
     for number, name in enumerate(names):
         mine = columns.group == number
         fill = Fill(int(columns.tokens[mine].sum()), int(slots[mine].sum()))
-        facts = {"group": name, "samples": int(rows[mine].sum()), "microbatches": int(mine.sum()), "padding": f"{fill.waste:.2%}"}
+        facts = {
+            "group": name,
+            "samples": int(rows[mine].sum()),
+            "microbatches": int(mine.sum()),
+            "padding": f"{fill.waste:.2%}",
+        }
         groups.append({**facts, **{key: value for key, value in known.get(name, {}).items() if key != "name"}})
     return groups
 

@@ -17,9 +17,13 @@ is_report = marked(b'<meta name="generator" content="brim ', b"Software\0brim")
 
 @click.command()
 @click.option("-p", "--plan", "path", required=True, metavar="DIR", help="Plan, or the share of a rank.")
-@click.option("-l", "--lengths", metavar="FILE", help="Length cache that the plan should belong to.  [default: the plan's own]")
+@click.option(
+    "-l", "--lengths", metavar="FILE", help="Length cache that the plan should belong to.  [default: the plan's own]"
+)
 @click.option("-o", "--output", metavar="FILE", help="Report to write.  [default: report.html or report.png]")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Page or picture.  [default: from the name of the output]")
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), help="Page or picture.  [default: from the name of the output]"
+)
 @click.option(
     "-w",
     "--world-size",
@@ -75,5 +79,7 @@ def _target(output: str | None, kind: str | None) -> Path:
     if suffix not in FORMATS:
         raise OptionError(f"cannot write {output}: a report ends in .html or .png")
     if kind is not None and kind != suffix:
-        raise OptionError(f"--format {kind} cannot be written to {output}; name it {Path(output).with_suffix('.' + kind)}")
+        raise OptionError(
+            f"--format {kind} cannot be written to {output}; name it {Path(output).with_suffix('.' + kind)}"
+        )
     return Path(output)

@@ -18,15 +18,20 @@ from brim.plan.verify import Difference, verify_plan
 
 @click.command()
 @click.option("--plan", "path", "-p", required=True, metavar="DIR", help="Plan to verify.")
-@click.option("-l", "--lengths", metavar="FILE", help="Length cache that the plan should belong to.  [default: only check the files]")
+@click.option(
+    "-l",
+    "--lengths",
+    metavar="FILE",
+    help="Length cache that the plan should belong to.  [default: only check the files]",
+)
 @planning_options()
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **options: Any) -> None:
     """Check that a plan belongs to lengths and options, and list every difference.
 
-    Files are checked against their checksums, and the epochs are planned again and compared. Only options that are given
-    on the command line are compared.
+    Files are checked against their checksums, and the epochs are planned again and compared. Only options that are
+    given on the command line are compared.
 
     \b
     Examples:
@@ -43,7 +48,14 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     except DamagedError as error:
         found, name = [Difference("damaged", str(error))], None
     if as_json:
-        show_json({"ok": not found, "plan": str(Path(path)), "fingerprint": name, "differences": [asdict(one) for one in found]})
+        show_json(
+            {
+                "ok": not found,
+                "plan": str(Path(path)),
+                "fingerprint": name,
+                "differences": [asdict(one) for one in found],
+            }
+        )
     elif found:
         click.echo(f"{path} does not match:")
         for difference in found:

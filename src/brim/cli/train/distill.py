@@ -31,9 +31,19 @@ GROUPS = {
 
 @click.command(cls=GroupedCommand, groups=GROUPS)
 @click.argument("configs", nargs=-1, metavar="[CONFIG]...")
-@click.option("-o", "--output", default=DEFAULT_OUTPUT, show_default=True, metavar="DIR", help="Histories, checkpoints and results.")
 @click.option(
-    "--seeds", callback=_seeds, metavar="N,...", help="Train a model for each of these seeds.  [default: those of the config, 0,1,2]"
+    "-o",
+    "--output",
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    metavar="DIR",
+    help="Histories, checkpoints and results.",
+)
+@click.option(
+    "--seeds",
+    callback=_seeds,
+    metavar="N,...",
+    help="Train a model for each of these seeds.  [default: those of the config, 0,1,2]",
 )
 @click.option("--steps", type=int, help="Optimizer steps for each seed.  [default: those of the config]")
 @click.option("--resume", is_flag=True, help="Resume the run in the output.")
@@ -41,14 +51,18 @@ GROUPS = {
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.pass_context
-def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: bool, quiet: bool, as_json: bool, **options: Any) -> None:
+def distill(
+    ctx: click.Context, configs: tuple[str, ...], output: str, plot: bool, quiet: bool, as_json: bool, **options: Any
+) -> None:
     """Distill a learning algorithm into a model that learns in context.
 
-    Records how the algorithm learns to find goals in a dark room, trains a model with a compressed memory to act as it would next, and
-    lets the model play goals that it was never trained on: its return rises from episode to episode, while its weights stay the same.
+    Records how the algorithm learns to find goals in a dark room, trains a model with a compressed memory to act as it
+    would next, and lets the model play goals that it was never trained on: its return rises from episode to episode,
+    while its weights stay the same.
 
-    CONFIG are YAML files; later files override earlier ones, and those that come with brim need not be in the current directory. The
-    default is config/algorithm/q_learning.yaml, config/env/darkroom.yaml and config/model/ad_compressed_dr.yaml.
+    CONFIG are YAML files; later files override earlier ones, and those that come with brim need not be in the current
+    directory. The default is config/algorithm/q_learning.yaml, config/env/darkroom.yaml and
+    config/model/ad_compressed_dr.yaml.
 
     \b
     Examples:
@@ -59,13 +73,13 @@ def distill(ctx: click.Context, configs: tuple[str, ...], output: str, plot: boo
         config/model/ad_compressed_small.yaml --seeds 0 -o small/
       brim train distill --resume -o small/
 
-    A seed improves if the return in the last third of its episodes is above that in the first by more than twice the standard error over
-    goals; with a single held-out goal, which has none, if it is above it.
+    A seed improves if the return in the last third of its episodes is above that in the first by more than twice the
+    standard error over goals; with a single held-out goal, which has none, if it is above it.
 
     SIGTERM and Ctrl-C end the run after the next step, with a checkpoint to resume from.
 
-    Exit status: 0 trained, and every seed improves; 1 trained, and one does not, or stopped by a signal; 2 the options or files are
-    wrong, or training failed.
+    Exit status: 0 trained, and every seed improves; 1 trained, and one does not, or stopped by a signal; 2 the options
+    or files are wrong, or training failed.
     """
     from brim.core.extras import need
     from brim.train.distill.run import train_distill
@@ -116,7 +130,11 @@ def _show(result: "DistillResult") -> None:
         )
         for seed in result.seeds
     ]
-    show_table(("", "first episode", "last episode", "last third - first", "standard error"), rows, title="return on held-out goals")
+    show_table(
+        ("", "first episode", "last episode", "last third - first", "standard error"),
+        rows,
+        title="return on held-out goals",
+    )
     if rest := [str(seed.seed) for seed in result.seeds if not seed.improves]:
         limit = "0" if result.seeds[0].standard_error is None else "twice the standard error"
         click.echo(f"no improvement above {limit}: seed {', '.join(rest)}")

@@ -1,4 +1,6 @@
-"""Flags that the training commands share, and help in groups: the options that matter first, then one group for each subject."""
+"""Flags that the training commands share, and help in groups: the options that matter first, then one group for each
+subject.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +18,9 @@ class GroupedCommand(click.Command):
         self.groups = groups
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx) if isinstance(param, click.Option)}
+        shown = {
+            param.name: param.get_help_record(ctx) for param in self.get_params(ctx) if isinstance(param, click.Option)
+        }
         rows = {name: record for name, record in shown.items() if record is not None}
         for title, names in self.groups.items():
             with formatter.section(title):
@@ -26,7 +30,12 @@ class GroupedCommand(click.Command):
 
 
 model_flags = flags(
-    click.option("-m", "--model", metavar="MODEL", help="tiny (built in), a directory, or a name in the local Hugging Face cache."),
+    click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="tiny (built in), a directory, or a name in the local Hugging Face cache.",
+    ),
     click.option("-d", "--data", metavar="PATH", help="JSONL, Parquet, or a Hugging Face data set on disk."),
 )
 tokenizer_flag = click.option(
@@ -38,7 +47,12 @@ def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
     """Flags of the optimizer. The schedule's default depends on the command."""
     return flags(
         click.option("--max-steps", type=int, help="Stop after this many optimizer steps."),
-        click.option("--learning-rate", "--lr", type=float, help="Peak learning rate.  [default: 2e-5; with LoRA 2e-4; for tiny 1e-3]"),
+        click.option(
+            "--learning-rate",
+            "--lr",
+            type=float,
+            help="Peak learning rate.  [default: 2e-5; with LoRA 2e-4; for tiny 1e-3]",
+        ),
         click.option(
             "--schedule",
             type=click.Choice(["cosine", "linear", "constant"]),
@@ -47,8 +61,20 @@ def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
             help=schedule_help,
         ),
         click.option("--warmup-steps", type=int, help="Steps of rising learning rate.  [default: 3% of all]"),
-        click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of matrices; vectors do not decay."),
-        click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Upper limit of the gradient's norm; 0 is no limit."),
+        click.option(
+            "--weight-decay",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Weight decay of matrices; vectors do not decay.",
+        ),
+        click.option(
+            "--clip-norm",
+            type=float,
+            default=1.0,
+            show_default=True,
+            help="Upper limit of the gradient's norm; 0 is no limit.",
+        ),
         click.option(
             "--tokens-per-step",
             type=int,
@@ -59,11 +85,22 @@ def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
 
 
 lora_flags = flags(
-    click.option("--lora-rank", type=int, default=0, show_default=True, help="Rank of LoRA adapters to train; 0 trains all weights."),
-    click.option("--lora-alpha", type=float, help="Scale of the LoRA adapters.  [default: twice the rank]"),
-    click.option("--lora-dropout", type=float, default=0.0, show_default=True, help="Dropout rate of the LoRA adapters."),
     click.option(
-        "--lora-targets", callback=names_callback, metavar="NAME,...", help="Layers with adapters.  [default: all linear ones but the head]"
+        "--lora-rank",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Rank of LoRA adapters to train; 0 trains all weights.",
+    ),
+    click.option("--lora-alpha", type=float, help="Scale of the LoRA adapters.  [default: twice the rank]"),
+    click.option(
+        "--lora-dropout", type=float, default=0.0, show_default=True, help="Dropout rate of the LoRA adapters."
+    ),
+    click.option(
+        "--lora-targets",
+        callback=names_callback,
+        metavar="NAME,...",
+        help="Layers with adapters.  [default: all linear ones but the head]",
     ),
 )
 
@@ -73,26 +110,39 @@ def checkpoint_flags(save_every: int, save_help: str) -> Decorator:
     return flags(
         click.option("--save-every", type=int, default=save_every, show_default=True, help=save_help),
         click.option("--keep", type=int, default=2, show_default=True, help="Number of checkpoints to keep."),
-        click.option("--log-every", type=int, default=10, show_default=True, help="Steps between points of the curves."),
-        click.option("--tensorboard/--no-tensorboard", default=True, show_default=True, help="Curves in OUTPUT/tensorboard."),
+        click.option(
+            "--log-every", type=int, default=10, show_default=True, help="Steps between points of the curves."
+        ),
+        click.option(
+            "--tensorboard/--no-tensorboard", default=True, show_default=True, help="Curves in OUTPUT/tensorboard."
+        ),
         click.option("--record-samples", is_flag=True, help="Write which samples each step was trained on."),
     )
 
 
 resume_flag = click.option(
-    "--resume", is_flag=False, flag_value="", metavar="[DIR]", help="Resume from the last checkpoint of the output, or from this one."
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="Resume from the last checkpoint of the output, or from this one.",
 )
 compute_flags = flags(
     click.option(
-        "--num-workers", type=int, default=0, show_default=True, help="Worker processes; 0 makes batches in a thread, which is faster."
+        "--num-workers",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Worker processes; 0 makes batches in a thread, which is faster.",
     ),
     attention_option,
 )
 quiet_flag = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 
 BATCHING = (
-    "bucket_edges", "num_buckets", "predictable", "overflow", "overflow_max", "pack_max_len", "pack_mode", "pack_max_sequences",
-    "pad_to_multiple", "max_sequences", "window", "shuffle", "drop_last", "microbatches_per_step", "remainder", "tokens_per_step",
+    "bucket_edges", "num_buckets", "predictable", "overflow", "overflow_max",
+    "pack_max_len", "pack_mode", "pack_max_sequences", "pad_to_multiple", "max_sequences",
+    "window", "shuffle", "drop_last", "microbatches_per_step", "remainder", "tokens_per_step",
 )  # fmt: skip
 DATA = ("tokenizer", "shape", "text_field", "prompt_field", "response_field", "id_field")
 OPTIMIZER = ("max_steps", "schedule", "warmup_steps", "weight_decay", "clip_norm", "seed")

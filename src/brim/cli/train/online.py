@@ -74,11 +74,17 @@ def online_options(*, hidden: bool) -> Callable[[Callable[..., Any]], Callable[.
         option("--gym-host", metavar="HOST", help="Host of the puzzle server.  [default: localhost]"),
         option("--gym-port", type=int, help="Port of the puzzle server.  [default: 8023]"),
         option("--gym-transport", type=click.Choice(["auto", "tcp", "telnet", "websocket"]), help="[default: auto]"),
-        option("--games", callback=names_callback, metavar="NAME,...", help="Games to play.  [default: all that are quick]"),
+        option(
+            "--games", callback=names_callback, metavar="NAME,...", help="Games to play.  [default: all that are quick]"
+        ),
         option("--difficulty-min", type=float, help="Easy is 0.3, medium 0.5, hard 0.7.  [default: 0]"),
         option("--difficulty-max", type=float, help="Upper limit; play rises to it with success.  [default: 1]"),
         option("--lanes", type=int, help="Episodes that are played at once.  [default: 8]"),
-        option("--max-episode-steps", type=int, help=f"Upper limit of the actions in an episode.  [default: {EPISODE_STEPS}]"),
+        option(
+            "--max-episode-steps",
+            type=int,
+            help=f"Upper limit of the actions in an episode.  [default: {EPISODE_STEPS}]",
+        ),
         option("--rounds", type=int, help="Rounds of playing and training.  [default: 10]"),
         option("--episodes-per-round", type=int, help="Episodes in a round.  [default: 64]"),
         option("--guided", type=float, help="Share of episodes that follow the server's hints.  [default: 0.5]"),
@@ -88,17 +94,32 @@ def online_options(*, hidden: bool) -> Callable[[Callable[..., Any]], Callable[.
         option("--window-microbatches", type=int, help="Upper limit of the microbatches in a window.  [default: 32]"),
         option("--passes", type=int, help="Epochs over a window before the next round.  [default: 4]"),
         option("--min-samples", type=int, help="Fewest actions that a window is drawn from.  [default: 64]"),
-        option("--overlap-fraction", type=float, help="Largest share of a window that was in the one before.  [default: 0.75]"),
-        option("--max-staleness", type=int, help="Largest age of the model's actions, in optimizer steps; 0 is no limit.  [default: 1000]"),
-        option("--priority", type=click.Choice(["none", "reward", "difficulty"]), help="What is drawn more often.  [default: none]"),
+        option(
+            "--overlap-fraction",
+            type=float,
+            help="Largest share of a window that was in the one before.  [default: 0.75]",
+        ),
+        option(
+            "--max-staleness",
+            type=int,
+            help="Largest age of the model's actions, in optimizer steps; 0 is no limit.  [default: 1000]",
+        ),
+        option(
+            "--priority",
+            type=click.Choice(["none", "reward", "difficulty"]),
+            help="What is drawn more often.  [default: none]",
+        ),
     )
 
 
 GROUPS = {
     "Main options": (
-        "model", "data", "output", "games", "rounds", "episodes_per_round", "guided", "gym_host", "gym_port", "learning_rate", "resume",
+        "model", "data", "output", "games", "rounds", "episodes_per_round",
+        "guided", "gym_host", "gym_port", "learning_rate", "resume",
     ),
-    "Playing": ("gym_transport", "difficulty_min", "difficulty_max", "lanes", "max_episode_steps", "temperature", "learn_from"),
+    "Playing": (
+        "gym_transport", "difficulty_min", "difficulty_max", "lanes", "max_episode_steps", "temperature", "learn_from",
+    ),
     "Replay buffer and windows": (
         "buffer_size", "window_microbatches", "passes", "min_samples", "overlap_fraction", "max_staleness", "priority",
     ),
@@ -113,7 +134,9 @@ GROUPS = {
 
 @click.command(cls=GroupedCommand, groups=GROUPS)
 @model_flags
-@click.option("-o", "--output", metavar="DIR", help="Checkpoints, curves and the trained model.  [default: checkpoints/sft]")
+@click.option(
+    "-o", "--output", metavar="DIR", help="Checkpoints, curves and the trained model.  [default: checkpoints/sft]"
+)
 @tokenizer_flag
 @planning_options()
 @row_flags
@@ -129,9 +152,9 @@ GROUPS = {
 def online(ctx: click.Context, **options: Any) -> None:
     """Fine-tune a causal model on puzzles that it plays.
 
-    In every round it plays puzzles on a server (brim gym serve), puts what was solved into a replay buffer, and trains on a window of
-    it. Some episodes follow the server's hints, so that there is something to learn from at the start. The samples of --data, if it is
-    given, are in the replay buffer from the start.
+    In every round it plays puzzles on a server (brim gym serve), puts what was solved into a replay buffer, and trains
+    on a window of it. Some episodes follow the server's hints, so that there is something to learn from at the start.
+    The samples of --data, if it is given, are in the replay buffer from the start.
 
     \b
     Examples:
@@ -140,7 +163,8 @@ def online(ctx: click.Context, **options: Any) -> None:
       brim train online -m DIR -d train.jsonl --gym-port 8023 --rounds 20 -o run/
       brim train online --resume run/ --rounds 40
 
-    Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
+    Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
+    failed.
     """
     from brim.cli.train.sft import run_command
 
@@ -153,7 +177,9 @@ def online_config(values: dict[str, Any], options: dict[str, Any], given: set[st
     from brim.train.online.config import OnlineConfig
 
     if useless := sorted(given & SFT_ONLY.keys()):
-        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect in a run that plays (--online); leave it out")
+        raise click.UsageError(
+            f"--{useless[0].replace('_', '-')} has no effect in a run that plays (--online); leave it out"
+        )
     gym, playing = _split(options, given)
     training = {name: value for name, value in values.items() if name not in SFT_ONLY}
     chosen: dict[str, Any] = {"max_steps": EPISODE_STEPS, "seed": training["seed"], **gym}
@@ -169,7 +195,9 @@ def resumed_config(before: dict[str, Any], training: dict[str, Any], options: di
     return saved.resumed_online(training, gym, playing)
 
 
-def _split(options: dict[str, Any], given: set[str], ends: tuple[float, float] = (0.0, 1.0)) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(
+    options: dict[str, Any], given: set[str], ends: tuple[float, float] = (0.0, 1.0)
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was given, for the gym and for the rest. A difficulty that was not given stays as in `ends`."""
     gym = {theirs: options[ours] for ours, theirs in GYM.items() if ours in given}
     low, high = options["difficulty_min"], options["difficulty_max"]

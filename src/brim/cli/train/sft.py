@@ -25,7 +25,15 @@ from brim.cli.train.flags import (
     resume_flag,
     tokenizer_flag,
 )
-from brim.cli.train.online import ONLINE, SAVE_EVERY, SCHEDULE, online_config, online_options, resumed_config, run_online
+from brim.cli.train.online import (
+    ONLINE,
+    SAVE_EVERY,
+    SCHEDULE,
+    online_config,
+    online_options,
+    resumed_config,
+    run_online,
+)
 from brim.cli.train.progress import training_progress
 from brim.data.rows.format import RowFormat
 from brim.plan.distributed import DistributedConfig
@@ -36,7 +44,8 @@ _NOT_CONFIG = ("resume", "quiet", "as_json")
 
 GROUPS = {
     "Main options": (
-        "model", "data", "output", "batchplan", "epochs", "learning_rate", "token_budget", "pack", "lora_rank", "resume",
+        "model", "data", "output", "batchplan", "epochs",
+        "learning_rate", "token_budget", "pack", "lora_rank", "resume",
     ),
     "Data": (*DATA, "group_field"),
     "Batching": BATCHING,
@@ -51,7 +60,9 @@ GROUPS = {
 
 @click.command(cls=GroupedCommand, groups=GROUPS)
 @model_flags
-@click.option("-o", "--output", metavar="DIR", help=f"Checkpoints, curves and the trained model.  [default: {DEFAULT_OUTPUT}]")
+@click.option(
+    "-o", "--output", metavar="DIR", help=f"Checkpoints, curves and the trained model.  [default: {DEFAULT_OUTPUT}]"
+)
 @tokenizer_flag
 @click.option("--batchplan", metavar="DIR", help="Follow this plan.  [default: plan by the options below]")
 @planning_options()
@@ -67,7 +78,11 @@ GROUPS = {
 @resume_flag
 @compute_flags
 @click.option("--fsdp", is_flag=True, help="Shard the model over the ranks (FSDP2).")
-@click.option("--online", is_flag=True, help="Play puzzles and train on what was solved: the same as brim train online, with its options.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Play puzzles and train on what was solved: the same as brim train online, with its options.",
+)
 @online_options(hidden=True)
 @quiet_flag
 @json_option
@@ -75,8 +90,8 @@ GROUPS = {
 def sft(ctx: click.Context, **options: Any) -> None:
     """Fine-tune a causal model on instructions, conversations or text.
 
-    Follows a plan exactly: every sample once an epoch, on any number of ranks. Killed and resumed, also on another number of ranks, it
-    takes the steps that were left and no others.
+    Follows a plan exactly: every sample once an epoch, on any number of ranks. Killed and resumed, also on another
+    number of ranks, it takes the steps that were left and no others.
 
     \b
     Examples:
@@ -86,7 +101,8 @@ def sft(ctx: click.Context, **options: Any) -> None:
       brim train sft --resume run/
       torchrun --nproc-per-node 4 -m brim train sft -m DIR -d train.jsonl -o run/
 
-    Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training failed.
+    Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
+    failed.
     """
     run_command(ctx, options)
 
@@ -105,7 +121,9 @@ def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
     else:
         config, plays = _config(options, given)
     if resume is not None and options["online"] and not plays:
-        raise click.UsageError(f"{resume} is of a run that does not play; resume it with brim train sft, without --online")
+        raise click.UsageError(
+            f"{resume} is of a run that does not play; resume it with brim train sft, without --online"
+        )
     if not plays and (useless := sorted(given & ONLINE)):
         raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect without --online")
     talk = main and not quiet
@@ -118,7 +136,9 @@ def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
         result = more.pop("result")
     else:
         with training_progress(quiet=not talk, every=config.log_every) as on_step:
-            result = train_sft(config, resume=resume, on_step=on_step, on_message=lambda text: click.echo(text, err=True), bar=bar)
+            result = train_sft(
+                config, resume=resume, on_step=on_step, on_message=lambda text: click.echo(text, err=True), bar=bar
+            )
     if main:
         _show(result, more, as_json=options["as_json"])
     if talk:
@@ -150,7 +170,10 @@ def _tell_what_next(ctx: click.Context, output: str, result: Any) -> None:
     if result.stopped:
         click.echo(f"stopped with a checkpoint; continue with: {ctx.command_path} --resume {output}", err=True)
     elif result.taken == 0:
-        click.echo(f"this run is finished: all {result.steps} steps were taken before; the model is in {result.model}", err=True)
+        click.echo(
+            f"this run is finished: all {result.steps} steps were taken before; the model is in {result.model}",
+            err=True,
+        )
 
 
 def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
@@ -164,11 +187,15 @@ def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
             raise click.UsageError(f"--{name} is missing")
     useless = sorted(given & (PLANNING - {"seed"})) if options["batchplan"] is not None else []
     if useless:
-        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect with --batchplan, which is planned already")
+        raise click.UsageError(
+            f"--{useless[0].replace('_', '-')} has no effect with --batchplan, which is planned already"
+        )
     if plays and options["data"] is None and (useless := sorted(given & set(ROWS))):
         raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect without --data")
     if options["output"] is None and DistributedConfig.from_env().is_distributed:
-        raise click.UsageError("--output is needed where several ranks run: each of them would look for a free name by itself")
+        raise click.UsageError(
+            "--output is needed where several ranks run: each of them would look for a free name by itself"
+        )
     batching = BatchingConfig() if options["batchplan"] is not None else config_from(_planning(options))
     output = options["output"] or _new_output()
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
@@ -193,7 +220,9 @@ def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> tupl
     if given & (PLANNING - {"seed"}):
         values["batching"] = overlaid(config.batching, _planning(options), given - {"seed"})
     if options["resume"] and options["output"] and Path(options["output"]).resolve() != checkpoint.parent.resolve():
-        raise click.UsageError(f"a resumed run stays where it is: leave out --output, or move {checkpoint.parent} first")
+        raise click.UsageError(
+            f"a resumed run stays where it is: leave out --output, or move {checkpoint.parent} first"
+        )
     values["output"] = str(checkpoint.parent)
     if (state := saved.sections.get("online")) is not None:
         return resumed_config(state["config"], values, options, given), True

@@ -180,7 +180,8 @@ class Backoff(Generic[ConnectionT]):
                 seconds = now() - self._unreachable_since
                 if attempts >= self.retry.retries and seconds >= self.retry.max_delay:
                     self.lost = self._unreachable(
-                        f"{self._server} has been unreachable for {seconds:.1f} seconds and {self._attempts} attempts: {error}"
+                        f"{self._server} has been unreachable for {seconds:.1f} seconds and {self._attempts} "
+                        f"attempts: {error}"
                     )
             return None
         except Exception:

@@ -73,7 +73,8 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         self.items = 0
         """How many items it was called with, in all."""
         self._function = answer
-        self._is_async = inspect.iscoroutinefunction(answer) or inspect.iscoroutinefunction(getattr(answer, "__call__", None))  # noqa: B004
+        call = getattr(answer, "__call__", None)  # noqa: B004  of an object that can be called
+        self._is_async = inspect.iscoroutinefunction(answer) or inspect.iscoroutinefunction(call)
         self._in_thread = in_thread
         self._max_batch = max_batch
         self._max_wait = max_wait
@@ -132,7 +133,11 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         in its place first.
         """
         self._begun.discard(key)
-        for asked in [*(self._asked or ()), *(asked for batch in self._queue for asked in batch), *self._waiting.values()]:
+        for asked in [
+            *(self._asked or ()),
+            *(asked for batch in self._queue for asked in batch),
+            *self._waiting.values(),
+        ]:
             if asked.key == key:
                 asked.answer.cancel()
         self._waiting.pop(key, None)
@@ -232,7 +237,9 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         answers: Sequence[AnswerT] = ()
         error: BaseException | None = None
         try:
-            answers = self._checked(batch, await cast(Awaitable[Sequence[AnswerT]], self._function([asked.item for asked in batch])))
+            answers = self._checked(
+                batch, await cast(Awaitable[Sequence[AnswerT]], self._function([asked.item for asked in batch]))
+            )
         except asyncio.CancelledError:
             error = BrimError(f"{self._name} was cancelled before it answered")
             raise
@@ -244,14 +251,19 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
 
     def _checked(self, batch: "list[_Asked[KeyT, ItemT, AnswerT]]", answers: Sequence[AnswerT]) -> Sequence[AnswerT]:
         if len(answers) != len(batch):
-            raise DataError(f"{self._name} was asked for {len(batch)} answers and gave {len(answers)}; it must give one for each item")
+            raise DataError(
+                f"{self._name} was asked for {len(batch)} answers and gave {len(answers)}; it must give one for each "
+                "item"
+            )
         return answers
 
     @property
     def _name(self) -> str:
         return getattr(self._function, "__qualname__", type(self._function).__name__)
 
-    def _deliver(self, batch: "list[_Asked[KeyT, ItemT, AnswerT]]", answers: Sequence[AnswerT], error: BaseException | None) -> None:
+    def _deliver(
+        self, batch: "list[_Asked[KeyT, ItemT, AnswerT]]", answers: Sequence[AnswerT], error: BaseException | None
+    ) -> None:
         for at, asked in enumerate(batch):
             if asked.answer.done():
                 continue

@@ -7,8 +7,8 @@
     numbers, bool; string, binary                  numbers; text and bytes
     dictionary                                     what its values are
 
-A null is a key that is left out; inside a list or an array it is an error. Decimals, times, maps and views are refused by name. Nothing
-here knows of files: a place is what the caller says it is.
+A null is a key that is left out; inside a list or an array it is an error. Decimals, times, maps and views are refused
+by name. Nothing here knows of files: a place is what the caller says it is.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,9 @@ Place = Callable[[int], str]
 
 
 class Profile:
-    """The structures of a column: row i has `nodes[kinds[i]]`, and the j-th row of a kind has arrays of the lengths `lengths[kind][j]`."""
+    """The structures of a column: row i has `nodes[kinds[i]]`, and the j-th row of a kind has arrays of the lengths
+    `lengths[kind][j]`.
+    """
 
     def __init__(self, kinds: NDArray[np.int64], nodes: Sequence[Node], lengths: Sequence[NDArray[np.int64]]) -> None:
         self.kinds, self.nodes, self.lengths = kinds, nodes, lengths
@@ -59,7 +61,8 @@ class Column(ABC):
 def column_of(array: Any, path: str, place: Place) -> Column:
     """
     Raises:
-        DataError: The type has no meaning here, or a null is where none can be. The message names the column, and the row of the null.
+        DataError: The type has no meaning here, or a null is where none can be. The message names the column, and the
+        row of the null.
     """
     types = need("pyarrow", extra="hf", user="brim.data.nested.arrow").types
     kind = array.type
@@ -73,7 +76,11 @@ def column_of(array: Any, path: str, place: Place) -> Column:
         numbers = _is_numbers(kind.value_type)
         return ArrayColumn(array, path, place) if numbers else ListColumn(_Parts.of(array), path, place)
     if types.is_fixed_size_list(kind):
-        return FixedArrayColumn(array, path, place) if _is_numbers(kind) else ListColumn(_Parts.of_fixed(array), path, place)
+        return (
+            FixedArrayColumn(array, path, place)
+            if _is_numbers(kind)
+            else ListColumn(_Parts.of_fixed(array), path, place)
+        )
     if _is_numbers(kind):
         return PinnedColumn(array) if path in PINNED else NumberColumn(array)
     if types.is_string(kind) or types.is_large_string(kind):
@@ -83,7 +90,8 @@ def column_of(array: Any, path: str, place: Place) -> Column:
     if types.is_null(kind):
         return TextColumn(array, ("text",))
     raise DataError(
-        f"{place(0)}: column {path!r} is of type {kind}, which nested samples have no word for; save it as numbers, text, lists or structs"
+        f"{place(0)}: column {path!r} is of type {kind}, which nested samples have no word for; save it as numbers, "
+        "text, lists or structs"
     )
 
 
@@ -96,7 +104,10 @@ class StructColumn(Column):
         for number, field in enumerate(array.type):
             key, inside = field.name, f"{path}/{field.name}" if path else field.name
             if key in self._fields or not key or "/" in key:
-                raise DataError(f"{place(0)}: {path or 'the table'} has the column {key!r}; keys come once, and are words without '/'")
+                raise DataError(
+                    f"{place(0)}: {path or 'the table'} has the column {key!r}; keys come once, and are words "
+                    "without '/'"
+                )
             self._fields[key] = column_of(array.field(number), inside, place)
         self._fields = dict(sorted(self._fields.items()))
 
@@ -108,7 +119,10 @@ class StructColumn(Column):
         picks = [(field.profile(), np.where(field.present, rows, -1)) for field in self._fields.values()]
 
         def node(nodes: Sequence[Node | None]) -> Node:
-            return ("dict", tuple((key, found) for key, found in zip(self._fields, nodes, strict=True) if found is not None))
+            return (
+                "dict",
+                tuple((key, found) for key, found in zip(self._fields, nodes, strict=True) if found is not None),
+            )
 
         return _combined(len(rows), picks, node)
 
@@ -123,7 +137,9 @@ class ListColumn(Column):
         np.add.at(inside, self._begin[self.present], 1)
         np.subtract.at(inside, self._end[self.present], 1)
         if len(missing := np.flatnonzero((np.cumsum(inside)[:-1] > 0) & ~self._items.present)):
-            raise DataError(f"{place(parts.row_of(int(missing[0])))}: a list in {path!r} has a null in it, which cannot be batched")
+            raise DataError(
+                f"{place(parts.row_of(int(missing[0])))}: a list in {path!r} has a null in it, which cannot be batched"
+            )
 
     def value(self, row: int) -> list[Any]:
         return [self._items.value(item) for item in range(int(self._begin[row]), int(self._end[row]))]
@@ -135,7 +151,9 @@ class ListColumn(Column):
         for size in np.unique(sizes).tolist():
             rows = np.flatnonzero(sizes == size)
             part = _combined(
-                len(rows), [(items, self._begin[rows] + number) for number in range(size)], lambda nodes: ("list", tuple(nodes))
+                len(rows),
+                [(items, self._begin[rows] + number) for number in range(size)],
+                lambda nodes: ("list", tuple(nodes)),
             )
             kinds[rows] = part.kinds + len(nodes)
             nodes += part.nodes
@@ -235,7 +253,9 @@ class _Parts(NamedTuple):
         return int(np.searchsorted(self.end, item, side="right"))
 
 
-def _combined(count: int, columns: Sequence[tuple[Profile, NDArray[np.int64]]], node: Callable[[Sequence[Node | None]], Node]) -> Profile:
+def _combined(
+    count: int, columns: Sequence[tuple[Profile, NDArray[np.int64]]], node: Callable[[Sequence[Node | None]], Node]
+) -> Profile:
     """Put columns side by side. Row i takes row `picks[i]` of each profile, or nothing of it where that is -1."""
     matrix = np.zeros((count, len(columns)), np.int64)
     for number, (profile, picks) in enumerate(columns):

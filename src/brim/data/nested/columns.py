@@ -5,11 +5,11 @@
     digest                [samples, 16] uint8  of the sample and its id
     id | id_text, id_ends                      the ids, as `Ids` keeps them; none where they are row numbers
     structures/K/tree     uint8                the structure K, as `Structure.to_json` gives it
-    structures/K/L        its leaf L: the arrays of all samples end to end; numbers as one column; text and bytes as uint8
+    structures/K/L        its leaf L: the arrays of all samples end to end; numbers in a column; text and bytes as uint8
     structures/K/L.ends   int64                where the arrays, texts or bytes of each sample end; numbers need none
 
-Nothing here knows files: columns are what can be sliced, arrays or data sets of HDF5. Leaves go by number, because a key may be a word that
-a file format cannot have as a name. An array whose rows are empty has ends and no data.
+Nothing here knows files: columns are what can be sliced, arrays or data sets of HDF5. Leaves go by number, because a
+key may be a word that a file format cannot have as a name. An array whose rows are empty has ends and no data.
 """
 
 import json
@@ -36,7 +36,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class FlatBuffer:
-    """Samples on their way into columns. `take` hands over what came since it was last called, so that a writer can stream."""
+    """Samples on their way into columns.
+
+    `take` hands over what came since it was last called, so that a writer can stream.
+    """
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -77,7 +80,10 @@ class FlatBuffer:
     def take(self) -> Arrays:
         """What the columns of the samples grow by; but for the ids, whose type is settled by the last of them."""
         parts, self._parts, self.nbytes = self._parts, {}, 0
-        return {name: np.array(found, found[0].dtype) if found[0].ndim == 0 else np.concatenate(found) for name, found in parts.items()}
+        return {
+            name: np.array(found, found[0].dtype) if found[0].ndim == 0 else np.concatenate(found)
+            for name, found in parts.items()
+        }
 
     def id_columns(self) -> Arrays:
         """
@@ -112,7 +118,10 @@ class _Kind:
 
 
 class FlatSamples:
-    """Samples in columns that exist. What is 8 bytes for a sample is held in memory; arrays and text are sliced when they are asked for."""
+    """Samples in columns that exist.
+
+    What is 8 bytes for a sample is held in memory; arrays and text are sliced when they are asked for.
+    """
 
     def __init__(self, columns: Mapping[str, Any], where: str) -> None:
         """
@@ -129,7 +138,11 @@ class FlatSamples:
         while f"structures/{count}/tree" in columns:
             count += 1
         self._kinds: list[FlatKind | None] = [None] * count
-        fits = len(self._rows) == len(self.kinds) and self.digests.shape == (len(self.kinds), DIGEST_BYTES) and self.ids.is_whole()
+        fits = (
+            len(self._rows) == len(self.kinds)
+            and self.digests.shape == (len(self.kinds), DIGEST_BYTES)
+            and self.ids.is_whole()
+        )
         if not fits or not np.array_equal(self._rows, _ranks(self.kinds)) or not _within(self.kinds, count):
             raise self._damaged("its columns do not fit together")
 
@@ -171,7 +184,9 @@ class FlatSamples:
             shape, dtype = (node[2], np.dtype(node[1])) if node[0] == "array" else ((), np.dtype(np.uint8))
             if len(ends) != count or (np.diff(ends, prepend=0) < 0).any():
                 raise self._damaged(f"{name}.ends does not go up for {count} samples")
-            if not _is_hollow(node) and (data is None or data.shape != (int(ends[-1]) if count else 0, *shape) or data.dtype != dtype):
+            if not _is_hollow(node) and (
+                data is None or data.shape != (int(ends[-1]) if count else 0, *shape) or data.dtype != dtype
+            ):
                 raise self._damaged(f"{name} is missing, or not as long as its ends say")
             found.append(_Leaf(node, data, ends.astype(np.int64)))
         return FlatKind(structure, found, count)
@@ -207,7 +222,9 @@ class FlatKind:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Of the arrays, with a row for each sample."""
-        columns = [np.diff(leaf.ends, prepend=0) for leaf in self._found if leaf.node[0] == "array" and leaf.ends is not None]
+        columns = [
+            np.diff(leaf.ends, prepend=0) for leaf in self._found if leaf.node[0] == "array" and leaf.ends is not None
+        ]
         return np.stack(columns, axis=1) if columns else np.zeros((self._count, 0), np.int64)
 
     def _leaf(self, leaf: _Leaf, row: int) -> Any:
@@ -231,7 +248,9 @@ class Tally:
         self._kinds: list[NDArray[np.int64]] = []
         self._lengths: list[list[NDArray[np.int64]]] = []
 
-    def add(self, structures: Sequence[Structure], kinds: NDArray[np.integer[Any]], lengths: Sequence[NDArray[Any]]) -> None:
+    def add(
+        self, structures: Sequence[Structure], kinds: NDArray[np.integer[Any]], lengths: Sequence[NDArray[Any]]
+    ) -> None:
         """As `structure_table` takes them, of the samples of one part."""
         codes = np.zeros(len(structures), np.int64)
         for number, (structure, rows) in enumerate(zip(structures, lengths, strict=True)):

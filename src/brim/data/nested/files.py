@@ -1,4 +1,6 @@
-"""Files that several processes read, each through its own handles: is it still the same file, and what of it is kept in memory."""
+"""Files that several processes read, each through its own handles: is it still the same file, and what of it is kept in
+memory.
+"""
 
 import os
 from collections.abc import Callable
@@ -24,7 +26,9 @@ def stamp(descriptor: int) -> Stamp:
 
 
 def changed(path: Path) -> MismatchError:
-    return MismatchError(f"{path} is not the file that was opened: it was changed or replaced since; open the data set again")
+    return MismatchError(
+        f"{path} is not the file that was opened: it was changed or replaced since; open the data set again"
+    )
 
 
 def gone(path: Path) -> DataError:
@@ -32,7 +36,8 @@ def gone(path: Path) -> DataError:
 
 
 def spot_digest(path: Path, expected: Stamp) -> str:
-    """A digest of a file that reads at most 4 MB of it: all of a small file; of a larger one its size and 256 places, evenly spaced.
+    """A digest of a file that reads at most 4 MB of it: all of a small file; of a larger one its size and 256 places,
+    evenly spaced.
 
     Other data of the same size gives another digest. A few bytes that were changed in a large file may not.
 

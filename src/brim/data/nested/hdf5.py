@@ -1,11 +1,13 @@
 """Nested samples in HDF5: the layout that is written here, and the one that people have.
 
-*Ours*, `brim.nested/1`, is the flat columns of `brim.data.nested.columns` as data sets of the same names: a sample costs one slice for each
-of its arrays, however many samples there are. Data sets carry Fletcher-32 checksums and metadata those of HDF5 1.10, so a flipped byte is
-an error when it is read, which names the sample. There are no variable-length types, which are slow, and no checksum covers.
+*Ours*, `brim.nested/1`, is the flat columns of `brim.data.nested.columns` as data sets of the same names: a sample
+costs one slice for each of its arrays, however many samples there are. Data sets carry Fletcher-32 checksums and
+metadata those of HDF5 1.10, so a flipped byte is an error when it is read, which names the sample. There are no
+variable-length types, which are slow, and no checksum covers.
 
-*Groups*: every group below a root is a sample, and called by its name, in natural order (ep2 before ep10); `hdf5_groups` says
-what is in it. An "id" in a sample, text or an integer, names it instead of the group's name; either way the id is text.
+*Groups*: every group below a root is a sample, and called by its name, in natural order (ep2 before ep10);
+`hdf5_groups` says what is in it. An "id" in a sample, text or an integer, names it instead of the group's name; either
+way the id is text.
 """
 
 import os
@@ -60,7 +62,10 @@ def open_hdf5(path: Path, *, root: str | None = None) -> "FlatHdf5Source | Group
 
 
 def write_hdf5(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write a file of `brim.nested/1`, whole or not at all. At most 32 MB of samples are held at a time, and an id for each."""
+    """Write a file of `brim.nested/1`, whole or not at all.
+
+    At most 32 MB of samples are held at a time, and an id for each.
+    """
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5")
     buffer = FlatBuffer()
     with atomic_file(path, mode="w+b") as place:
@@ -75,7 +80,10 @@ def write_hdf5(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
 
 
 class FlatHdf5Source(NestedSource):
-    """A file of `brim.nested/1`. Its fingerprint covers every id and every value, and is the same for the same samples in NPZ."""
+    """A file of `brim.nested/1`.
+
+    Its fingerprint covers every id and every value, and is the same for the same samples in NPZ.
+    """
 
     pickled = ("path", "_fingerprint")
 
@@ -124,8 +132,8 @@ class FlatHdf5Source(NestedSource):
 class GroupsHdf5Source(NestedSource):
     """A file in which every group below `root` is a sample.
 
-    The fingerprint covers `root` and the file's bytes, if it is larger than 4 MB at 256 places only: other samples of the same size give
-    another one, a few values that were changed in place may not.
+    The fingerprint covers `root` and the file's bytes, if it is larger than 4 MB at 256 places only: other samples of
+    the same size give another one, a few values that were changed in place may not.
     """
 
     pickled = ("path", "root", "_stamp", "_lists")
@@ -147,7 +155,9 @@ class GroupsHdf5Source(NestedSource):
     @property
     def fingerprint(self) -> str:
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(file=spot_digest(self.path, self._opened["stamp"]), root=self.root.strip("/"))
+            self._fingerprint = fingerprint(
+                file=spot_digest(self.path, self._opened["stamp"]), root=self.root.strip("/")
+            )
         return self._fingerprint
 
     def _measure(self) -> LengthCache:
@@ -225,7 +235,9 @@ class _Shapes:
 
 
 class _DataSets(Mapping[str, Any]):
-    """The data sets of a file by name, each opened once: a data set that is opened again has lost its cache of chunks."""
+    """The data sets of a file by name, each opened once: a data set that is opened again has lost its cache of
+    chunks.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -263,7 +275,9 @@ def _append(file: Any, columns: Mapping[str, NDArray[Any]], descriptor: int) -> 
 
 
 def _reserve(descriptor: int, size: int, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Take the space before HDF5 does: after a write that failed it crashes the process, at the latest when that exits."""
+    """Take the space before HDF5 does: after a write that failed it crashes the process, at the latest when that
+    exits.
+    """
     if hasattr(os, "posix_fallocate"):  # macOS has none
         more = sum(column.nbytes + column[:1].nbytes + 2 * CHUNK_BYTES for column in columns.values())
         os.posix_fallocate(descriptor, 0, size + more + more // 8 + CHUNK_BYTES)
@@ -288,8 +302,20 @@ def _reading(where: str) -> Generator[None, None, None]:
         yield
     except BrimError:
         raise
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, MemoryError) as error:
-        raise DamagedError(f"{where} is damaged and cannot be read ({_words(error)}); write or fetch it again") from None
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise DamagedError(
+            f"{where} is damaged and cannot be read ({_words(error)}); write or fetch it again"
+        ) from None
 
 
 def _words(error: BaseException) -> str:

@@ -1,12 +1,13 @@
 """A group of HDF5 as a nested value.
 
-Groups are dicts; groups whose members are named exactly 0 .. n - 1 are lists; data sets are arrays, or with no axes numbers and text.
-Attributes of a group are more keys of its dict, attributes of a list have no place and are refused, attributes of data sets and of the
-root are not read.
+Groups are dicts; groups whose members are named exactly 0 .. n - 1 are lists; data sets are arrays, or with no axes
+numbers and text. Attributes of a group are more keys of its dict, attributes of a list have no place and are refused,
+attributes of data sets and of the root are not read.
 
-The one thing to get wrong: a group with nothing in it is a list of no items or a dict of no keys, and does not say which. The file does: if
-any of its samples has a list at that place (whatever the place in the lists around it), it is an empty list, otherwise an empty dict. The
-whole file is looked through for that (`lists_in`), so the order in which samples are read does not matter; names are read, and no data.
+The one thing to get wrong: a group with nothing in it is a list of no items or a dict of no keys, and does not say
+which. The file does: if any of its samples has a list at that place (whatever the place in the lists around it), it is
+an empty list, otherwise an empty dict. The whole file is looked through for that (`lists_in`), so the order in which
+samples are read does not matter; names are read, and no data.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ def sample_names(group: Any, root: str) -> list[str]:
     for name, path in names.items():
         if _follow(group, name, path, getclass=True) is not h5py.Group:
             raise DataError(
-                f"{path} is not a group, and every group below {root} is a sample; name the group that holds the samples: root='/{name}'"
+                f"{path} is not a group, and every group below {root} is a sample; name the group that holds the "
+                f"samples: root='/{name}'"
             )
     return sorted(names, key=natural)
 
@@ -59,7 +61,10 @@ def members(group: Any, path: str, leaf: Any) -> dict[str, Any]:
 
 
 def lists_in(group: Any, path: ListPath) -> Iterator[ListPath]:
-    """Where in a sample there are lists that are not empty. A link that leads nowhere is for the reader of its own sample to report."""
+    """Where in a sample there are lists that are not empty.
+
+    A link that leads nowhere is for the reader of its own sample to report.
+    """
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5_groups")
     if len(path) > DEEPEST:
         raise DataError(f"{group.name[:60]}.. has groups in groups without end; does a link lead back up?")
@@ -90,7 +95,11 @@ def value_of(dataset: Any, path: str) -> Any:
 def shape_of(dataset: Any, path: str) -> Any:
     if not dataset.shape or path in (ID, *PINNED):
         return value_of(dataset, path)
-    return stand_in(dataset.dtype, dataset.shape) if dataset.dtype.kind in "biufc" else _plain(np.empty(0, dataset.dtype), path)
+    return (
+        stand_in(dataset.dtype, dataset.shape)
+        if dataset.dtype.kind in "biufc"
+        else _plain(np.empty(0, dataset.dtype), path)
+    )
 
 
 def _plain(value: Any, path: str) -> Any:
@@ -100,7 +109,9 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, bytes):
         return bytes(value)
     if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biufc":
-        raise DataError(f"{path} is {getattr(value, 'dtype', type(value).__name__)}, which cannot be batched; arrays hold numbers")
+        raise DataError(
+            f"{path} is {getattr(value, 'dtype', type(value).__name__)}, which cannot be batched; arrays hold numbers"
+        )
     return value.astype(value.dtype.newbyteorder("="), copy=False)
 
 
@@ -121,4 +132,6 @@ def _follow(group: Any, name: str, path: str, **what: Any) -> Any:
         if isinstance(link, h5py.HardLink):
             raise
         target = f"{link.filename}:{link.path}" if isinstance(link, h5py.ExternalLink) else link.path
-        raise DataError(f"{path} is a link that leads nowhere: to {target!r}; remove it, or bring back what it leads to") from None
+        raise DataError(
+            f"{path} is a link that leads nowhere: to {target!r}; remove it, or bring back what it leads to"
+        ) from None

@@ -1,7 +1,8 @@
 """The length table of nested samples: a group for each structure, a column for each ragged axis.
 
-From here on nothing but the planner's arithmetic of several axes knows that samples are nested. Axes have names, the paths of their arrays,
-which tell what a batch of mixed structures would have to pad, and which steps cost more than others.
+From here on nothing but the planner's arithmetic of several axes knows that samples are nested. Axes have names, the
+paths of their arrays, which tell what a batch of mixed structures would have to pad, and which steps cost more than
+others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,14 @@ ROOT = "/"
 """The name of the axis of arrays at the top of a sample, where they share one. No key has a slash in it."""
 
 
-def measure_structures(dataset: Any, *, read: bool = False, progress: Callable[[int, int], None] | None = None) -> LengthCache:
+def measure_structures(
+    dataset: Any, *, read: bool = False, progress: Callable[[int, int], None] | None = None
+) -> LengthCache:
     """The lengths of a data set of nested samples: a group for each structure, a length for each ragged axis.
 
-    A data set may know them (`table`). Else its list of `samples` is gone through, if it has one with an entry for each, or with `read` in
-    any case itself. Arrays of one dict that are equally long in all samples run along one axis, and count once.
+    A data set may know them (`table`). Else its list of `samples` is gone through, if it has one with an entry for
+    each, or with `read` in any case itself. Arrays of one dict that are equally long in all samples run along one axis,
+    and count once.
 
     Raises:
         DataError: A sample cannot be batched; the message names it.
@@ -57,9 +61,13 @@ def measure_structures(dataset: Any, *, read: bool = False, progress: Callable[[
 
 
 def listed_samples(dataset: Any) -> Any:
-    """The list that some data sets keep of their samples, without reading them; the data set itself if there is none."""
+    """The list that some data sets keep of their samples, without reading them; the data set itself if there is
+    none.
+    """
     samples = getattr(dataset, "samples", None)
-    return samples if isinstance(samples, list | tuple) and len(cast(Sequence[Any], samples)) == len(dataset) else dataset
+    return (
+        samples if isinstance(samples, list | tuple) and len(cast(Sequence[Any], samples)) == len(dataset) else dataset
+    )
 
 
 def structure_table(
@@ -70,7 +78,8 @@ def structure_table(
     ids: Ids | None = None,
     dataset_hash: str = "",
 ) -> LengthCache:
-    """Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths `lengths[k][j]`.
+    """Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths
+    `lengths[k][j]`.
 
     The table does not depend on the order of `structures`.
 
@@ -91,7 +100,9 @@ def structure_table(
             matrix[rows, axis] = lengths[kind][:, arrays[0]]
     totals = matrix.sum(axis=1)
     if (totals > LONGEST).any():
-        raise DataError(f"sample {ids[int(totals.argmax())]!r} has length {totals.max()}; a length is at most {LONGEST}")
+        raise DataError(
+            f"sample {ids[int(totals.argmax())]!r} has length {totals.max()}; a length is at most {LONGEST}"
+        )
     described = [
         {"name": name, "structure": structures[kind].text, "axes": list(axes[code])}
         for code, (kind, name) in enumerate(zip(order, names, strict=True))
@@ -124,7 +135,10 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
 
 
 def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
-    """How long every sample is along every axis that any of them has; 0 where it has none such. What a batch of mixed structures pads."""
+    """How long every sample is along every axis that any of them has; 0 where it has none such.
+
+    What a batch of mixed structures pads.
+    """
     columns: dict[str, NDArray[np.int32]] = {}
     if table.axes is None or table.groups is None or "structures" not in table.source:
         axes = table.lengths[:, None] if table.axes is None else table.axes
@@ -139,11 +153,12 @@ def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
 def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple: int = 1) -> LengthCache:
     """The same table with lengths in units of cost: a step along an axis counts as often as `costs` says, or once.
 
-    A key is the name of an axis, or a path above it: "stages" is all of them. Lengths are rounded up to `pad_to_multiple` before they are
-    charged, since that is what is padded; plan with 1.
+    A key is the name of an axis, or a path above it: "stages" is all of them. Lengths are rounded up to
+    `pad_to_multiple` before they are charged, since that is what is padded; plan with 1.
 
     Raises:
-        OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the sum is more than a length can be.
+        OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the sum is more than a
+        length can be.
     """
     described = table.source.get("structures")
     if described is None or table.groups is None:
@@ -165,7 +180,8 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
     totals = charged.sum(axis=1)
     if (totals > LONGEST).any():
         raise OptionError(
-            f"by axis_costs sample {table.ids[int(totals.argmax())]!r} costs {totals.max()}, and at most {LONGEST} is possible"
+            f"by axis_costs sample {table.ids[int(totals.argmax())]!r} costs {totals.max()}, and at most {LONGEST} "
+            "is possible"
         )
     return LengthCache(
         table.ids,
@@ -186,4 +202,7 @@ def _above(name: str) -> list[str]:
 
 def _distinct_names(structures: Sequence[Structure]) -> list[str]:
     names = [structure.name for structure in structures]
-    return [name if names.count(name) == 1 else f"{name} #{structure.mark}" for name, structure in zip(names, structures, strict=True)]
+    return [
+        name if names.count(name) == 1 else f"{name} #{structure.mark}"
+        for name, structure in zip(names, structures, strict=True)
+    ]

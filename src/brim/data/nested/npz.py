@@ -1,12 +1,13 @@
 """Nested samples in NPZ: shards of many, as they are written here, and files of one, as people have them.
 
-A file whose member `format` is ours (`brim.nested/1`) holds many samples, in the flat columns of `brim.data.nested.columns`. Any other
-file is one sample, called by its name without the suffix, whose keys are paths: "stages/0/states" is in the first of the stages. A
-directory is all of its files, in natural order (ep2 before ep10). Arrays without axes are numbers or text; an "id" in a file of one sample,
-text or an integer, names it instead of the file's name.
+A file whose member `format` is ours (`brim.nested/1`) holds many samples, in the flat columns of
+`brim.data.nested.columns`. Any other file is one sample, called by its name without the suffix, whose keys are paths:
+"stages/0/states" is in the first of the stages. A directory is all of its files, in natural order (ep2 before ep10).
+Arrays without axes are numbers or text; an "id" in a file of one sample, text or an integer, names it instead of the
+file's name.
 
-Samples of a shard cannot be read one by one: a shard is read whole, checked against its checksums, and kept while there is room. Read in
-random order, many large shards are slow; HDF5 is made for that. Nothing is ever unpickled.
+Samples of a shard cannot be read one by one: a shard is read whole, checked against its checksums, and kept while there
+is room. Read in random order, many large shards are slow; HDF5 is made for that. Nothing is ever unpickled.
 """
 
 import re
@@ -45,7 +46,10 @@ def write_file(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples: int) -> None:
-    """Write a directory of shard-00000.npz and so on, whole or not at all. A directory is only replaced if it is one of these."""
+    """Write a directory of shard-00000.npz and so on, whole or not at all.
+
+    A directory is only replaced if it is one of these.
+    """
     numbered = enumerate(samples)
     ids: list[SampleId] = []
     with atomic_directory(path, replaces=_is_ours) as beside:
@@ -62,7 +66,10 @@ def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples
 
 
 class NpzSource(NestedSource):
-    """Samples of NPZ files. The fingerprint covers every id and every value, of files of one sample by the CRC-32 of each array."""
+    """Samples of NPZ files.
+
+    The fingerprint covers every id and every value, of files of one sample by the CRC-32 of each array.
+    """
 
     pickled = ("path", "_files", "_contents", "_starts", "_is_flat", "_ids", "_fingerprint")
 
@@ -106,7 +113,9 @@ class NpzSource(NestedSource):
                     FlatSamples(_Heads(archive), str(archive.path)).tally(tally)
                 else:
                     parts = outline(_single(archive, archive.outline))
-                    tally.add([parts.structure], np.zeros(1, np.int64), [np.array([parts.lengths], np.int64).reshape(1, -1)])
+                    tally.add(
+                        [parts.structure], np.zeros(1, np.int64), [np.array([parts.lengths], np.int64).reshape(1, -1)]
+                    )
         return tally.table(self._ids, self._fingerprint)
 
     def _read(self, row: int) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from brim.data.nested.parquet import NestedParquetSource
 from brim.data.nested.source import NestedSource
 
 READABLE = (
-    "nested samples are read from .h5 and .hdf5 (HDF5), .npz (a file or a directory of them) and .parquet (a file or a directory of them)"
+    "nested samples are read from .h5 and .hdf5 (HDF5), .npz (a file or a directory of them) and .parquet (a file "
+    "or a directory of them)"
 )
 HDF5_SUFFIXES, NPZ_SUFFIXES, PARQUET_SUFFIXES = (".h5", ".hdf5"), (".npz",), (".parquet", ".pq")
 MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet"}
@@ -26,8 +27,8 @@ MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet"}
 def open_nested(path: str | os.PathLike[str], *, root: str | None = None, id_field: str | None = None) -> NestedSource:
     """Open a data set of nested samples, by its suffix or, where that says nothing, by its content.
 
-    `root` is the group of an HDF5 file below which every group is a sample; `id_field` the column of Parquet that holds the ids, instead
-    of "id" or, if there is no such column, of row numbers.
+    `root` is the group of an HDF5 file below which every group is a sample; `id_field` the column of Parquet that holds
+    the ids, instead of "id" or, if there is no such column, of row numbers.
 
     Raises:
         DataError: There is nothing there, or not nested samples.
@@ -59,11 +60,12 @@ def write_nested(
     shard_samples: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write samples, in their order and under their ids: HDF5 for .h5 and .hdf5, one NPZ file for .npz, else a directory of NPZ shards.
+    """Write samples, in their order and under their ids: HDF5 for .h5 and .hdf5, one NPZ file for .npz, else a
+    directory of NPZ shards.
 
-    A sample without an id is called by its number. HDF5 is written as a stream; a shard of NPZ is in memory until it is full, after
-    `shard_samples` samples (1,000). What is at `path` stays until everything is written. `progress` is called with the number of samples
-    written and the number of all, which is 0 where it is not known.
+    A sample without an id is called by its number. HDF5 is written as a stream; a shard of NPZ is in memory until it is
+    full, after `shard_samples` samples (1,000). What is at `path` stays until everything is written. `progress` is
+    called with the number of samples written and the number of all, which is 0 where it is not known.
 
     Raises:
         DataError: A sample cannot be batched, an id comes twice, or there are no samples.
@@ -92,10 +94,14 @@ def _check_directory(target: Path, *, named_so: bool) -> None:
     suffix = target.suffix.lower()
     if suffix in PARQUET_SUFFIXES:
         raise OptionError(
-            f"cannot write {target}: a column of Parquet has one type for all rows, and nested samples need not; write .h5 or a directory"
+            f"cannot write {target}: a column of Parquet has one type for all rows, and nested samples need not; "
+            "write .h5 or a directory"
         )
     if suffix and not target.is_dir() and not named_so:
-        raise OptionError(f"cannot write {target}: {suffix!r} is not a format that is written; use .h5, .npz, or a directory: {target}/")
+        raise OptionError(
+            f"cannot write {target}: {suffix!r} is not a format that is written; use .h5, .npz, or a directory: "
+            f"{target}/"
+        )
 
 
 def _counted(samples: Iterable[Mapping[str, Any]], progress: Progress | None) -> Iterator[Mapping[str, Any]]:
@@ -120,18 +126,27 @@ def _recognise(path: Path) -> tuple[str, list[Path]]:
     kind = next((kind for kind, suffixes in kinds.items() if suffix in suffixes), None)
     found = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind is not None and found is not None and kind != found:
-        raise DataError(f"{path} is by its content a file of {found}, not {kind}; rename it to end in {kinds[found][0]}")
+        raise DataError(
+            f"{path} is by its content a file of {found}, not {kind}; rename it to end in {kinds[found][0]}"
+        )
     if (kind or found) is None:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; {READABLE}")
     return cast(str, kind or found), [path]
 
 
 def _recognise_directory(path: Path) -> tuple[str, list[Path]]:
-    inside = sorted((file for file in path.iterdir() if not file.name.startswith((".", "_"))), key=lambda file: natural(file.name))
+    inside = sorted(
+        (file for file in path.iterdir() if not file.name.startswith((".", "_"))), key=lambda file: natural(file.name)
+    )
     for kind, other, suffixes in (("npz", PARQUET_SUFFIXES, NPZ_SUFFIXES), ("parquet", NPZ_SUFFIXES, PARQUET_SUFFIXES)):
         if files := [file for file in inside if file.suffix.lower() in suffixes and file.is_file()]:
             if mixed := [file for file in inside if file.suffix.lower() in other]:
-                raise DataError(f"{path} holds two formats, such as {files[0].name} and {mixed[0].name}; give each its own directory")
+                raise DataError(
+                    f"{path} holds two formats, such as {files[0].name} and {mixed[0].name}; give each its own "
+                    "directory"
+                )
             return kind, files
     alone = [file for file in inside if file.suffix.lower() in HDF5_SUFFIXES]
-    raise DataError(f"{path} is a directory that is not a data set; {f'did you mean {alone[0]}?' if alone else READABLE}")
+    raise DataError(
+        f"{path} is a directory that is not a data set; {f'did you mean {alone[0]}?' if alone else READABLE}"
+    )

@@ -1,8 +1,9 @@
 """Nested samples in Parquet: a file, or a directory of files in natural order of their names. A row is a sample.
 
-What the columns mean is said by `brim.data.nested.arrow`. Rows cannot be read one by one: a row group is decoded whole, and kept while
-there is room. Large row groups that are read in random order are slow; `write_nested("samples.h5", open_nested("samples.parquet"))` makes
-a file that is not. Parquet itself is not written here: its columns have one type for all rows, which nested samples need not have.
+What the columns mean is said by `brim.data.nested.arrow`. Rows cannot be read one by one: a row group is decoded whole,
+and kept while there is room. Large row groups that are read in random order are slow; `write_nested("samples.h5",
+open_nested("samples.parquet"))` makes a file that is not. Parquet itself is not written here: its columns have one type
+for all rows, which nested samples need not have.
 """
 
 from bisect import bisect_right
@@ -28,8 +29,8 @@ from brim.data.nested.structure import ID, Structure
 class NestedParquetSource(NestedSource):
     """Rows of Parquet files.
 
-    The fingerprint covers the bytes of the files, of one larger than 4 MB at 256 places and its size, and which column names the samples.
-    The same rows under another compression or in other row groups have another.
+    The fingerprint covers the bytes of the files, of one larger than 4 MB at 256 places and its size, and which column
+    names the samples. The same rows under another compression or in other row groups have another.
     """
 
     pickled = ("path", "_files", "_stamps", "_id_field", "_groups")
@@ -59,7 +60,8 @@ class NestedParquetSource(NestedSource):
     def fingerprint(self) -> str:
         if self._fingerprint is None:
             self._fingerprint = fingerprint(
-                files=[spot_digest(file, self._stamps[number]) for number, file in enumerate(self._files)], id_field=self._id_field
+                files=[spot_digest(file, self._stamps[number]) for number, file in enumerate(self._files)],
+                id_field=self._id_field,
             )
         return self._fingerprint
 
@@ -84,11 +86,18 @@ class NestedParquetSource(NestedSource):
         table = self._decode(file, group, None)
         names = [name for name in table.column_names if name != self._id_field]
         if ID in names:
-            raise DataError(f"{self._files[file]}: the column {ID!r} names samples, and so does {self._id_field!r}; rename or drop one")
+            raise DataError(
+                f"{self._files[file]}: the column {ID!r} names samples, and so does {self._id_field!r}; rename or "
+                "drop one"
+            )
         arrow = need("pyarrow", extra="hf", user="brim.data.nested.parquet")
         columns = [_whole(arrow, table.column(name)) for name in names]
         fields = [arrow.field(name, column.type) for name, column in zip(names, columns, strict=True)]
-        rows = arrow.StructArray.from_arrays(columns, fields=fields) if columns else arrow.array([{}] * table.num_rows, arrow.struct([]))
+        rows = (
+            arrow.StructArray.from_arrays(columns, fields=fields)
+            if columns
+            else arrow.array([{}] * table.num_rows, arrow.struct([]))
+        )
         first = self._first_in_file(number)
         return StructColumn(rows, "", lambda row: f"{self._files[file]}: row {first + row}"), table.nbytes
 
@@ -135,19 +144,24 @@ class NestedParquetSource(NestedSource):
         for file, names in zip(self._files, columns, strict=True):
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise DataError(f"{file} has the column {twice!r} more than once; keys come once: rename or drop the others")
+                raise DataError(
+                    f"{file} has the column {twice!r} more than once; keys come once: rename or drop the others"
+                )
         without = [number for number, names in enumerate(columns) if wanted not in names]
         if id_field is None and len(without) == len(columns):
             return None
         if without:
             names = columns[without[0]]
             raise DataError(
-                f"{self._files[without[0]]} has no column {wanted!r} (columns: {', '.join(names)}).{did_you_mean(wanted, names)}"
+                f"{self._files[without[0]]} has no column {wanted!r} (columns: "
+                f"{', '.join(names)}).{did_you_mean(wanted, names)}"
             )
         return wanted
 
     def _row_groups(self) -> list[tuple[int, int, int]]:
-        """For each row group that is not empty: its first row, its file, its number there; and at the end the number of all rows."""
+        """For each row group that is not empty: its first row, its file, its number there; and at the end the number of
+        all rows.
+        """
         groups: list[tuple[int, int, int]] = []
         first = 0
         for file in range(len(self._files)):
@@ -168,10 +182,16 @@ class NestedParquetSource(NestedSource):
             if arrow.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
             where = f"{self._files[file]}: row {self._first_in_file(number)}"
-            if not (arrow.types.is_integer(column.type) or arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
+            if not (
+                arrow.types.is_integer(column.type)
+                or arrow.types.is_string(column.type)
+                or arrow.types.is_large_string(column.type)
+            ):
                 raise not_an_id(f"{where}: the column {field!r} is of type {column.type}")
             if column.null_count:
-                row = self._first_in_file(number) + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+                row = self._first_in_file(number) + int(
+                    np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]
+                )
                 raise not_an_id(f"{self._files[file]}: row {row}: the id {field!r} is null")
             parts.append(column.to_numpy() if arrow.types.is_integer(column.type) else column.to_pylist())
         if all(isinstance(part, np.ndarray) and part.dtype != np.uint64 for part in parts):
@@ -182,5 +202,9 @@ class NestedParquetSource(NestedSource):
 def _whole(arrow: Any, column: Any) -> Any:
     """A column in one piece."""
     return (
-        column.chunk(0) if column.num_chunks == 1 else arrow.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()
+        column.chunk(0)
+        if column.num_chunks == 1
+        else arrow.concat_arrays(column.chunks)
+        if column.num_chunks
+        else column.combine_chunks()
     )

@@ -1,12 +1,14 @@
 """A source of nested samples: what HDF5, NPZ and Parquet have in common.
 
-A source is a data set of dicts, lists, arrays, numbers and text, read by row number; `structure.py` says what such samples are made
-of. It is a path and little else: a process opens the files when it first reads from them, so a source can be handed to the workers of a
-DataLoader, however they are started, and however much the parent has read before. A sample comes in memory of its own every time.
+A source is a data set of dicts, lists, arrays, numbers and text, read by row number; `structure.py` says what such
+samples are made of. It is a path and little else: a process opens the files when it first reads from them, so a source
+can be handed to the workers of a DataLoader, however they are started, and however much the parent has read before. A
+sample comes in memory of its own every time.
 
-The one thing to get wrong: a handle that is open when a process forks is shared, and the two then move each other's place in the file. So
-what is open belongs to one process (`_here`), is never pickled, and a child starts with nothing. Because of that a file is opened many
-times, by processes that must see the same samples: what identifies it is pickled, and a file that was replaced meanwhile is refused.
+The one thing to get wrong: a handle that is open when a process forks is shared, and the two then move each other's
+place in the file. So what is open belongs to one process (`_here`), is never pickled, and a child starts with nothing.
+Because of that a file is opened many times, by processes that must see the same samples: what identifies it is pickled,
+and a file that was replaced meanwhile is refused.
 """
 
 import operator
@@ -36,7 +38,10 @@ class NestedSource(ABC):
 
     @property
     def table(self) -> LengthCache:
-        """The lengths: a group for each structure, a column for each ragged axis. `dataset_hash` is the source's fingerprint."""
+        """The lengths: a group for each structure, a column for each ragged axis.
+
+        `dataset_hash` is the source's fingerprint.
+        """
         if self._table is None:
             self._table = self._measure()
         return self._table
@@ -59,9 +64,9 @@ class NestedSource(ABC):
     def __getitem__(self, row: int) -> dict[str, Any]:
         """
         Raises:
-            DataError: The sample holds something that cannot be batched.
-            DamagedError: Its bytes are not the ones that were written.
-            MismatchError: Its file was changed or replaced since the source was opened. Noticed when a process opens the file.
+            DataError: The sample holds something that cannot be batched. DamagedError: Its bytes are not the ones that
+            were written. MismatchError: Its file was changed or replaced since the source was opened. Noticed when a
+            process opens the file.
         """
         row, count = operator.index(row), len(self)
         if not -count <= row < count:

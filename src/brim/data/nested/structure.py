@@ -1,11 +1,12 @@
 """The structure of nested samples: what must be equal for samples to share a batch, and what may be ragged.
 
-A nested sample is made of dicts, lists, arrays, numbers and text. Its *structure* is everything that cannot be padded away: the keys, how
-many items each list has, the types, and all sizes of an array but the first. The first axis of an array is ragged: its length is measured,
-and padded in a batch. Numbers are data, except those named in `PINNED`, and "id" names the sample.
+A nested sample is made of dicts, lists, arrays, numbers and text. Its *structure* is everything that cannot be padded
+away: the keys, how many items each list has, the types, and all sizes of an array but the first. The first axis of an
+array is ragged: its length is measured, and padded in a batch. Numbers are data, except those named in `PINNED`, and
+"id" names the sample.
 
-The one thing to get wrong: an empty list has no stages; an array of length 0 has a ragged axis that happens to be short. They are
-different structures, so ragged data is kept in arrays, not in lists.
+The one thing to get wrong: an empty list has no stages; an array of length 0 has a ragged axis that happens to be
+short. They are different structures, so ragged data is kept in arrays, not in lists.
 """
 
 import json
@@ -32,8 +33,9 @@ SHORT = 60
 """Characters that the name of a structure may have."""
 
 Node = tuple[Any, ...]
-"""("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes behind the first), ("scalar", dtype), ("text",), ("bytes",)
-or ("is", value)."""
+"""("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes behind the first), ("scalar", dtype),
+("text",), ("bytes",) or ("is", value).
+"""
 
 ListPath = tuple[str, ...]
 """Where in a sample a list is: keys, and "" for any place in a list."""
@@ -75,7 +77,9 @@ class Structure:
 
     @cached_property
     def tables(self) -> dict[str, str]:
-        """For each array the dict it is in, whose other arrays it may share its axis with; for an item of a list, the array itself."""
+        """For each array the dict it is in, whose other arrays it may share its axis with; for an item of a list, the
+        array itself.
+        """
         lists = {path for path, _ in _lists(self.tree, "")}
         parents = (path.rpartition("/")[0] for path in self.arrays)
         return {path: path if parent in lists else parent for path, parent in zip(self.arrays, parents, strict=True)}
@@ -92,8 +96,13 @@ class Structure:
 
     @cached_property
     def name(self) -> str:
-        """Short, for people: how long its lists are, or all of it if that is short. Two structures may have the same."""
-        sizes = [f"{path}={size}" for path, size in _pinned(self.tree)] or [f"{path}={size}" for path, size in _lists(self.tree, "")]
+        """Short, for people: how long its lists are, or all of it if that is short.
+
+        Two structures may have the same.
+        """
+        sizes = [f"{path}={size}" for path, size in _pinned(self.tree)] or [
+            f"{path}={size}" for path, size in _lists(self.tree, "")
+        ]
         name = ", ".join(sizes) or self.text
         return name if len(name) <= SHORT else f"{name[: SHORT - 12].rstrip(', ')}.. #{self.mark}"
 
@@ -203,8 +212,14 @@ def _array(value: Any, path: str) -> NDArray[Any]:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError(f"{path} cannot be made an array: {str(error).splitlines()[0]}") from None
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
-        raise DataError(f"{path} is an array of {array.dtype}; arrays hold numbers of at most 64 bits, or 128 if they are complex")
-    if array.dtype.kind == "f" and isinstance(value, list | tuple) and all(isinstance(item, int) for item in cast(list[Any], value)):
+        raise DataError(
+            f"{path} is an array of {array.dtype}; arrays hold numbers of at most 64 bits, or 128 if they are complex"
+        )
+    if (
+        array.dtype.kind == "f"
+        and isinstance(value, list | tuple)
+        and all(isinstance(item, int) for item in cast(list[Any], value))
+    ):
         raise DataError(f"{path} holds integers that do not fit 64 bits together")
     return array.astype(array.dtype.name, copy=False)
 
@@ -257,7 +272,11 @@ def _assemble(node: Node, leaves: Iterator[Any]) -> Any:
 
 def _text(node: Node) -> str:
     if node[0] == "dict":
-        return "{" + ", ".join(f"{key if key.isidentifier() else json.dumps(key)}: {_text(child)}" for key, child in node[1]) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key if key.isidentifier() else json.dumps(key)}: {_text(child)}" for key, child in node[1])
+            + "}"
+        )
     if node[0] == "list":
         runs = [(text, len(list(run))) for text, run in groupby(_text(child) for child in node[1])]
         return "[" + ", ".join(text if count == 1 else f"{text} x {count}" for text, count in runs) + "]"
@@ -274,7 +293,9 @@ def _difference(first: Node, second: Node, path: str) -> str:
             return f"{_join(path, missing[0])} is only in the {'first' if missing[0] in ours else 'second'}"
     if first[0] == second[0] == "list" and len(first[1]) != len(second[1]):
         return f"{where} has {len(first[1])} items in the first and {len(second[1])} in the second"
-    for (child_path, child), (_, other) in zip(_children(first, path), _children(second, path), strict=first[0] == second[0]):
+    for (child_path, child), (_, other) in zip(
+        _children(first, path), _children(second, path), strict=first[0] == second[0]
+    ):
         if child != other:
             return _difference(child, other, child_path)
     return f"{where} is {_text(first)} in the first and {_text(second)} in the second"
@@ -285,7 +306,10 @@ def _tuples(value: Any) -> Any:
 
 
 def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: False, path: ListPath = ()) -> Any:
-    """The same, with lists for all dicts but the outermost whose keys are exactly 0 .. n - 1. `is_list` decides what an empty one is."""
+    """The same, with lists for all dicts but the outermost whose keys are exactly 0 ..
+
+    n - 1. `is_list` decides what an empty one is.
+    """
     if not isinstance(tree, dict):
         return tree
     found = cast(dict[str, Any], tree)

@@ -1,14 +1,15 @@
 """Conversations: which characters of them are the assistant's.
 
-With a chat template the whole conversation is rendered once, and the span of every assistant turn is found by rendering the
-conversation up to it and up to its end: what lies between is what the model has to say, with its end marker. White space that the
-template puts behind an end marker is not learned. Without a template the rendering is
+With a chat template the whole conversation is rendered once, and the span of every assistant turn is found by rendering
+the conversation up to it and up to its end: what lies between is what the model has to say, with its end marker. White
+space that the template puts behind an end marker is not learned. Without a template the rendering is
 
     user: Hello
     assistant: Hi!<end token>
     user: ...
 
-where the assistant's words and the end token (a newline, if the tokenizer has none) are learned and "assistant: " is not.
+where the assistant's words and the end token (a newline, if the tokenizer has none) are learned and "assistant: " is
+not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +29,22 @@ def check_messages(messages: Any, *, template: bool) -> list[Message]:
         DataError: It is not a list of {role, content}, or nobody in it is the assistant.
     """
     if not isinstance(messages, list) or not messages:
-        raise DataError(f'"messages" is {kind_of(messages) if messages != [] else "empty"}; it must be a list of {{role, content}}')
+        raise DataError(
+            f'"messages" is {kind_of(messages) if messages != [] else "empty"}; it must be a list of {{role, content}}'
+        )
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise DataError(f"messages[{number}] has no role; every message is an object with role and content (strings)")
+            raise DataError(
+                f"messages[{number}] has no role; every message is an object with role and content (strings)"
+            )
         content = message.get("content")
         if not isinstance(content, str) and not (template and content is None and message.get("tool_calls")):
             raise DataError(f'messages[{number}]: "content" is {kind_of(content)}; it must be a string')
     if not any(message["role"] == "assistant" for message in messages):
         roles = ", ".join(sorted({message["role"] for message in messages}))
-        raise DataError(f'no message has the role "assistant", so there is nothing to learn (roles: {roles}); remove the row')
+        raise DataError(
+            f'no message has the role "assistant", so there is nothing to learn (roles: {roles}); remove the row'
+        )
     return messages
 
 
@@ -56,8 +63,9 @@ def templated(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[str, l
         until = text if number == len(messages) - 1 else tokenizer.render_chat(messages[: number + 1])
         if not (until.startswith(before) and text.startswith(until)):
             raise DataError(
-                f"the chat template of {tokenizer.name} writes turn {number + 1} differently once more turns follow, so its words cannot "
-                "be told from the rest; split the conversation so that it ends there, or use a template that keeps earlier turns"
+                f"the chat template of {tokenizer.name} writes turn {number + 1} differently once more turns follow, "
+                "so its words cannot be told from the rest; split the conversation so that it ends there, or use a "
+                "template that keeps earlier turns"
             )
         spans.append((len(before), len(before) + _spoken(until[len(before) :], message.get("content") or "")))
     return text, spans

@@ -1,10 +1,10 @@
 """Rows to tokens and loss masks, or to their lengths alone.
 
-A sample is: the start token if the tokenizer adds one; the pieces of the row; the end token if the tokenizer has one. Pieces that are
-read and pieces that are learned are encoded apart and laid end to end, so no token straddles the border between a prompt and its
-response. Between the two stands a newline, unless the prompt is empty or ends in white space already; it belongs to the prompt.
-An instruction and its input are joined by an empty line. Rows of tokens are taken as they are, and so are conversations that went
-through a chat template, which writes its own start and end.
+A sample is: the start token if the tokenizer adds one; the pieces of the row; the end token if the tokenizer has one.
+Pieces that are read and pieces that are learned are encoded apart and laid end to end, so no token straddles the border
+between a prompt and its response. Between the two stands a newline, unless the prompt is empty or ends in white space
+already; it belongs to the prompt. An instruction and its input are joined by an empty line. Rows of tokens are taken as
+they are, and so are conversations that went through a chat template, which writes its own start and end.
 
 `measure_rows` walks the same pieces as `encode_flat` and only counts them: the two cannot disagree on a length.
 """
@@ -52,7 +52,9 @@ class Encoded(NamedTuple):
     learned: Mask
 
 
-def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> list[tuple[Tokens, Mask]]:
+def encode_rows(
+    rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where
+) -> list[tuple[Tokens, Mask]]:
     """The tokens and the loss mask of every row. `where(k)` names the k-th of them in errors.
 
     Raises:
@@ -74,7 +76,8 @@ def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
     chats = iter(tokenizer.encode_ends([part.chat[0] for part in parts if part.chat is not None]))
     end = np.array([tokenizer.eos_id if tokenizer.eos_id is not None else -1], np.int32)
     start = np.array([tokenizer.bos_id], np.int32) if tokenizer.adds_bos else None
-    # Every row is one or more arrays, each of which is learned as a whole or not at all; or one array with a mask of its own.
+    # Every row is one or more arrays, each of which is learned as a whole or not at all; or one array with a mask of
+    # its own.
     arrays: list[Tokens] = []
     flags: list[bool] = []
     counts: list[int] = []  # arrays of each row
@@ -108,7 +111,9 @@ def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
     return Encoded(lengths, np.concatenate([np.empty(0, np.int32), *arrays]), learned)
 
 
-def measure_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> NDArray[np.int32]:
+def measure_rows(
+    rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where
+) -> NDArray[np.int32]:
     """How many tokens `encode_rows` would give for every row.
 
     Raises:
@@ -134,7 +139,9 @@ def measure_rows(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | 
                 texts.append(text)
                 owners.append(number)
     counts = tokenizer.count_batch(texts) if texts else np.empty(0, np.int32)
-    lengths = (np.array(fixed) + np.bincount(np.array(owners, np.int64), counts, len(fixed)).astype(np.int64)).astype(np.int32)
+    lengths = (np.array(fixed) + np.bincount(np.array(owners, np.int64), counts, len(fixed)).astype(np.int64)).astype(
+        np.int32
+    )
     _refuse_empty(lengths.tolist(), where)
     return lengths
 
@@ -189,7 +196,8 @@ def _tokens(row: Row, layout: Layout) -> tuple[Tokens, Mask]:
         if len(wrong):
             at = int(wrong[0])
             raise DataError(
-                f'"labels" differs from "input_ids" at position {at} ({marks[at]}, {ids[at]}); a label is the token itself or -100'
+                f'"labels" differs from "input_ids" at position {at} ({marks[at]}, {ids[at]}); a label is the token '
+                f"itself or -100"
             )
     else:
         learned = np.ones(len(ids), np.uint8)

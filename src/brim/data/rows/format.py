@@ -8,8 +8,9 @@ The shapes, and what of them is learned:
     instruction  instruction, input (may be absent) and output; the output and the end token
     text         text; all of it
 
-A data set has one shape: the first in the order above whose fields the first row has, or the one that the options name. Every other
-row must have it too: a row without its response is an error, not a text. The layout is settled once, before anything is measured.
+A data set has one shape: the first in the order above whose fields the first row has, or the one that the options name.
+Every other row must have it too: a row without its response is an error, not a text. The layout is settled once, before
+anything is measured.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,8 @@ Shape = Literal["auto", "tokens", "messages", "prompt", "instruction", "text"]
 # Raised when the tokens of some row would change: lengths measured by an older rule are then measured again.
 RULES = 1
 
-# The fields without which a row does not have the shape; where there are several names for one field, the first found is used.
+# The fields without which a row does not have the shape; where there are several names for one field, the first found
+# is used.
 FIELDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "tokens": (("input_ids",),),
     "messages": (("messages",),),
@@ -49,9 +51,10 @@ SYNONYMS = {
 class RowFormat:
     """Which fields of a row are meant. The defaults find the shapes listed above.
 
-    `prompt_field` and `response_field` name the two fields of the prompt shape, `text_field` that of the text shape; `shape` picks a
-    shape when a row has the fields of several. Ids come from `id_field`, or else from `id` or `sample_id` where the rows have one, or
-    else are row numbers. Rows with different values in `group_field` never share a microbatch.
+    `prompt_field` and `response_field` name the two fields of the prompt shape, `text_field` that of the text shape;
+    `shape` picks a shape when a row has the fields of several. Ids come from `id_field`, or else from `id` or
+    `sample_id` where the rows have one, or else are row numbers. Rows with different values in `group_field` never
+    share a microbatch.
     """
 
     shape: Shape = "auto"
@@ -64,7 +67,8 @@ class RowFormat:
     def __post_init__(self) -> None:
         if self.shape not in get_args(Shape):
             raise OptionError(
-                f"shape is {self.shape!r}; it must be one of {', '.join(get_args(Shape))}.{did_you_mean(self.shape, get_args(Shape))}"
+                f"shape is {self.shape!r}; it must be one of "
+                f"{', '.join(get_args(Shape))}.{did_you_mean(self.shape, get_args(Shape))}"
             )
         for name, value in asdict(self).items():
             if value == "":
@@ -72,7 +76,8 @@ class RowFormat:
         pair = self.prompt_field or self.response_field
         if pair and self.text_field:
             raise OptionError(
-                f"text_field is {self.text_field!r} and {pair!r} was named too; a row is either a text, or a prompt and a response"
+                f"text_field is {self.text_field!r} and {pair!r} was named too; a row is either a text, or a prompt "
+                "and a response"
             )
         named = "text" if self.text_field else "prompt" if pair else self.shape
         if self.shape not in ("auto", named):
@@ -171,7 +176,14 @@ def kind_of(value: Any) -> str:
     """In JSON's words."""
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    names = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -182,7 +194,9 @@ def _keys(row: Row) -> str:
 def _suggestion(row: Row, field: str, name: str) -> str:
     if name not in ("prompt", "response", "text", "id", "group"):
         return did_you_mean(field, row)
-    found = next((known for known in SYNONYMS.get(name, ()) if known in row), None) or next(iter(get_close_matches(field, row, n=1)), None)
+    found = next((known for known in SYNONYMS.get(name, ()) if known in row), None) or next(
+        iter(get_close_matches(field, row, n=1)), None
+    )
     if found:
         return f" Did you mean --{name}-field {found}?"
     if name == "id":

@@ -1,4 +1,6 @@
-"""Data sets that `datasets.Dataset.save_to_disk` wrote: a directory of Arrow files, mapped into memory by `datasets`."""
+"""Data sets that `datasets.Dataset.save_to_disk` wrote: a directory of Arrow files, mapped into memory by
+`datasets`.
+"""
 
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +17,7 @@ class DatasetSource(TableSource):
     kind = "datasets"
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        DataError: The directory is damaged.
-        """
+        """Raises: DataError: The directory is damaged."""
         self.path = path
         self.size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         self.end = len(self._dataset)

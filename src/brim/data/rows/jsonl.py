@@ -1,8 +1,9 @@
 """JSONL: one JSON object on each line.
 
-Rows are found by byte offset. Blank lines are skipped, but line numbers in errors are those of the file. A last line without a
-newline is a row if it is whole JSON; if it is not, it was torn off while being written, and what to do about it is the caller's
-choice. A file is never held in memory: blocks and the index are made by reading through it, and lines are counted only for an error.
+Rows are found by byte offset. Blank lines are skipped, but line numbers in errors are those of the file. A last line
+without a newline is a row if it is whole JSON; if it is not, it was torn off while being written, and what to do about
+it is the caller's choice. A file is never held in memory: blocks and the index are made by reading through it, and
+lines are counted only for an error.
 """
 
 import os
@@ -34,9 +35,7 @@ class JsonlSource:
     kind = "jsonl"
 
     def __init__(self, path: Path, *, torn: Torn = "error") -> None:
-        """Raises:
-        DataError: The last line is torn and `torn` is "error".
-        """
+        """Raises: DataError: The last line is torn and `torn` is "error"."""
         self.path = path
         self.size = path.stat().st_size
         self.end, self.torn = self._find_end(torn)
@@ -194,7 +193,8 @@ class JsonlSource:
             raise DataError(f"{self._line_at(start)}: {_complaint(line, error)}") from None
         if type(row) is not dict:
             raise DataError(
-                f'{self._line_at(start)}: the row is {kind_of(row)}; it must be an object, such as {{"prompt": ..., "response": ...}}'
+                f'{self._line_at(start)}: the row is {kind_of(row)}; it must be an object, such as {{"prompt": ..., '
+                f'"response": ...}}'
             )
         return row
 
@@ -206,7 +206,9 @@ class JsonlSource:
         while start < stop:
             chunk = os.pread(self._file, min(READ_BYTES, stop - start), start)
             if not chunk:
-                raise DataError(f"{self.path} became shorter while it was being read; run again when nothing writes to it")
+                raise DataError(
+                    f"{self.path} became shorter while it was being read; run again when nothing writes to it"
+                )
             yield start, chunk
             start += len(chunk)
 
@@ -224,8 +226,8 @@ class JsonlSource:
             if torn == "skip":
                 return start, 1
         raise DataError(
-            f"{self._line_at(start)}: the last line is torn: it has no newline and is not whole JSON. If the file is still being "
-            "written, wait; otherwise remove the line, or leave it out with --torn-line skip"
+            f"{self._line_at(start)}: the last line is torn: it has no newline and is not whole JSON. If the file is "
+            "still being written, wait; otherwise remove the line, or leave it out with --torn-line skip"
         )
 
     def _last_line(self) -> int:
@@ -244,6 +246,9 @@ def _complaint(line: bytes, error: orjson.JSONDecodeError) -> str:
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
-        return f"invalid UTF-8 at byte {wrong.start + 1} of the line; convert the file: iconv -f LATIN1 -t UTF-8 (if that is what it is)"
+        return (
+            f"invalid UTF-8 at byte {wrong.start + 1} of the line; convert the file: iconv -f LATIN1 -t UTF-8 (if "
+            "that is what it is)"
+        )
     reason = str(error).split(": line")[0]
     return f"not JSON ({reason}); a row is one JSON object on one line"

@@ -1,6 +1,7 @@
 """Open a data set: find out what a path holds, and what its rows look like.
 
-The name decides what a file should be, its first bytes whether it is. Nothing is read here beyond those and the first block of rows.
+The name decides what a file should be, its first bytes whether it is. Nothing is read here beyond those and the first
+block of rows.
 """
 
 import os
@@ -16,7 +17,8 @@ from brim.data.rows.parquet import ParquetSource
 from brim.data.rows.source import Source, Torn
 
 READABLE = (
-    "brim reads .jsonl, .ndjson, line-delimited .json, .parquet (a file or a directory of them) and directories of datasets.save_to_disk"
+    "brim reads .jsonl, .ndjson, line-delimited .json, .parquet (a file or a directory of them) and directories of "
+    "datasets.save_to_disk"
 )
 JSON_SUFFIXES, PARQUET_SUFFIXES = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 
@@ -29,14 +31,17 @@ MAGIC = {
     b"\xfd7zXZ": "compressed with xz; unpack it first: unxz -k",
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"ARROW1": "an Arrow file; save it as Parquet, or with datasets.save_to_disk",
-    b"\x89HDF": "an HDF5 file, which holds nested samples: brim.open_nested reads it, and brim lengths build if it ends in .h5",
+    b"\x89HDF": "an HDF5 file, which holds nested samples: brim.open_nested reads it, and brim lengths build if it "
+    "ends in "
+    ".h5",
     b"\xff\xfe": "UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16 text; convert it first: iconv -f UTF-16 -t UTF-8",
 }
 
 
 def open_source(path: str | os.PathLike[str], *, torn: Torn = "error") -> Source:
-    """Open a data set. `torn` says what happens to a last line of JSONL that was cut off: an error, or left out and counted.
+    """Open a data set. `torn` says what happens to a last line of JSONL that was cut off: an error, or left out and
+    counted.
 
     Raises:
         DataError: There is nothing there, or not a data set.
@@ -72,24 +77,33 @@ def _open_lines(path: Path, head: bytes, torn: Torn) -> Source:
     if b"\0" in head:
         raise DataError(f"{path} is not JSONL: it holds binary data")
     if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        raise DataError(f"{path} holds one JSON list, not a row on each line; convert it first: jq -c '.[]' {path.name} > rows.jsonl")
+        raise DataError(
+            f"{path} holds one JSON list, not a row on each line; convert it first: jq -c '.[]' {path.name} > "
+            "rows.jsonl"
+        )
     return JsonlSource(path, torn=torn)
 
 
 def _open_parquet(path: Path, head: bytes) -> Source:
     if not head.startswith(b"PAR1"):
         json = head.lstrip().startswith(b"{")
-        raise DataError(f"{path} is not a Parquet file{'; it looks like JSONL: rename it to end in .jsonl' if json else ''}")
+        raise DataError(
+            f"{path} is not a Parquet file{'; it looks like JSONL: rename it to end in .jsonl' if json else ''}"
+        )
     return ParquetSource(path, [path])
 
 
 def _open_directory(path: Path) -> Source:
     if (path / "dataset_dict.json").is_file():
-        raise DataError(f"{path} holds several splits; name one of them: {', '.join(str(path / split) for split in _splits(path))}")
+        raise DataError(
+            f"{path} holds several splits; name one of them: {', '.join(str(path / split) for split in _splits(path))}"
+        )
     if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
         return DatasetSource(path)
     files = sorted(
-        file for file in path.iterdir() if file.suffix in PARQUET_SUFFIXES and file.is_file() and not file.name.startswith((".", "_"))
+        file
+        for file in path.iterdir()
+        if file.suffix in PARQUET_SUFFIXES and file.is_file() and not file.name.startswith((".", "_"))
     )
     if files:
         return ParquetSource(path, files)

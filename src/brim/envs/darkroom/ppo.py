@@ -84,7 +84,9 @@ class PpoLearner:
         lanes = np.broadcast_to(self._lanes[:, None], cells.shape)
         before = np.log(softmax(self.logits)[lanes, cells, actions])
         for _ in range(self.config.passes):
-            self.logits += self.config.policy_rate / len(batch) * self._policy_gradient(lanes, cells, actions, scaled, before)
+            self.logits += (
+                self.config.policy_rate / len(batch) * self._policy_gradient(lanes, cells, actions, scaled, before)
+            )
             error, visits = np.zeros_like(self.values), np.zeros_like(self.values)
             np.add.at(error, (lanes, cells), returns - self.values[lanes, cells])
             np.add.at(visits, (lanes, cells), 1.0)

@@ -57,7 +57,9 @@ class QLearner:
 
     def episode(self, number: int) -> Episode:
         """Play episode `number`, and learn from it."""
-        noise = uniform((len(self.goals), self.room.horizon, ACTIONS + 2), seed=self.seed, purpose="q-learning", epoch=number)
+        noise = uniform(
+            (len(self.goals), self.room.horizon, ACTIONS + 2), seed=self.seed, purpose="q-learning", epoch=number
+        )
         lived: list[tuple[DarkroomState, NDArray[np.integer], Step]] = []
 
         def act(state: DarkroomState) -> NDArray[np.integer]:

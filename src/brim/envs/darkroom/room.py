@@ -108,7 +108,9 @@ def reset(room: Darkroom, goals: NDArray[np.integer]) -> DarkroomState:
     goals = np.asarray(goals, np.int64).reshape(-1, 2)
     outside = np.flatnonzero(np.any((goals < 0) | (goals >= room.size), axis=1))
     if len(outside):
-        raise DataError(f"goal {tuple(goals[outside[0]].tolist())} is outside a room of {room.size} x {room.size} cells")
+        raise DataError(
+            f"goal {tuple(goals[outside[0]].tolist())} is outside a room of {room.size} x {room.size} cells"
+        )
     return DarkroomState(goals, np.tile(np.array(room.start, np.int64), (len(goals), 1)), 0)
 
 
@@ -121,7 +123,9 @@ def step(room: Darkroom, state: DarkroomState, actions: NDArray[np.integer]) -> 
     if state.elapsed >= room.horizon:
         raise DataError(f"the episode was truncated after {state.elapsed} steps: reset before the next step")
     if len(actions) and not 0 <= int(actions.min()) <= int(actions.max()) < ACTIONS:
-        raise DataError(f"actions must be between 0 and {ACTIONS - 1}, got {int(actions.min())} to {int(actions.max())}")
+        raise DataError(
+            f"actions must be between 0 and {ACTIONS - 1}, got {int(actions.min())} to {int(actions.max())}"
+        )
     position = np.clip(state.position + MOVES[actions], 0, room.size - 1)
     after = DarkroomState(state.goal, position, state.elapsed + 1)
     reward = np.all(position == state.goal, axis=1).astype(np.float32)
@@ -157,7 +161,11 @@ def play(
     for time in range(room.horizon):
         actions = act(state)
         led = step(room, state, actions)
-        episode.states[:, time], episode.actions[:, time], episode.rewards[:, time] = state.position, actions, led.reward
+        episode.states[:, time], episode.actions[:, time], episode.rewards[:, time] = (
+            state.position,
+            actions,
+            led.reward,
+        )
         if learn is not None:
             learn(state, actions, led)
         state = led.state

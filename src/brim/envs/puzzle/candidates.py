@@ -133,7 +133,10 @@ def _assignments(observation: Observation) -> Iterator[str]:
     workers, span = re.search(r"Workers: (\d{1,4})", display), re.search(r"Optimal Makespan: (\d{1,4})", display)
     if workers and span:
         for task in re.findall(r"(?m)^[ \t]*(\d{1,4}) \|[^|\n]*\|[^|\n]*\|[ \t]*Not scheduled", display):
-            yield from (f"assign {task} {worker + 1} {time}" for worker, time in product(range(int(workers[1])), range(int(span[1]))))
+            yield from (
+                f"assign {task} {worker + 1} {time}"
+                for worker, time in product(range(int(workers[1])), range(int(span[1])))
+            )
 
 
 def _colourings(observation: Observation) -> Iterator[str]:

@@ -35,7 +35,10 @@ class RewardConfig:
             if not is_number(value) or not math.isfinite(value):
                 raise OptionError(f"the reward {option.name} must be a finite number, got {value!r}")
             if option.name != "success" and value > 0:
-                raise OptionError(f"the reward {option.name} must not be above 0, got {value}: it could be earned without solving anything")
+                raise OptionError(
+                    f"the reward {option.name} must not be above 0, got {value}: it could be earned without solving "
+                    "anything"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,11 @@ class GymConfig:
             for name in games:
                 game(name)
         ends: Any = self.difficulty_range
-        good = isinstance(ends, tuple | list) and len(cast(Sequence[Any], ends)) == 2 and all(map(is_number, cast(Sequence[Any], ends)))
+        good = (
+            isinstance(ends, tuple | list)
+            and len(cast(Sequence[Any], ends)) == 2
+            and all(map(is_number, cast(Sequence[Any], ends)))
+        )
         if not good or not 0 <= ends[0] <= ends[1] <= 1:
             raise OptionError(f"difficulty_range must be two numbers that rise between 0 and 1, got {ends!r}")
         if not self.levels:
@@ -129,7 +136,12 @@ class GymConfig:
         """Episode `number` of a run: a function of the seed, the games and the difficulties alone."""
         games = self.games or QUICK
         which, how, seed = (int(word) for word in raw_bits(3, seed=self.seed, purpose="gym/episode", epoch=number))
-        return EpisodeSpec(number=number, game=games[which % len(games)], difficulty=self.levels[how % len(self.levels)], seed=seed >> 33)
+        return EpisodeSpec(
+            number=number,
+            game=games[which % len(games)],
+            difficulty=self.levels[how % len(self.levels)],
+            seed=seed >> 33,
+        )
 
 
 def is_number(value: object) -> bool:

@@ -77,7 +77,9 @@ class Game:
         grid = observation.get("grid")
         if self.board == "grid" and grid:
             wide = any(len(self._cell(value)) > 1 for row in grid for value in row)
-            return "\n".join([self.name, *((" " if wide else "").join(self._cell(value) for value in row) for row in grid)])
+            return "\n".join(
+                [self.name, *((" " if wide else "").join(self._cell(value) for value in row) for row in grid)]
+            )
         lines = (line.rstrip() for line in str(observation.get("grid_display", "")).splitlines())
         hidden = _TALK if self.board == "lines" else _NO_BOARD
         return "\n".join([self.name, *(line for line in lines if line and not hidden.match(line))])
@@ -183,7 +185,9 @@ GAMES: dict[str, Game] = {
         Game(name="nqueens", title="N-Queens", moves=_PLACE, board="grid"),
         Game(name="numberlink", title="Numberlink", moves=_PLACE, board="grid"),
         Game(name="graph_coloring", title="Graph Coloring", moves=("place n n", "clear n")),
-        Game(name="cryptarithmetic", title="Cryptarithmetic", moves=("assign letter digit", "unassign letter"), slow=True),
+        Game(
+            name="cryptarithmetic", title="Cryptarithmetic", moves=("assign letter digit", "unassign letter"), slow=True
+        ),
         Game(name="rush_hour", title="Rush Hour", moves=("move vehicle way",), cells=str, slow=True),
     )
 }

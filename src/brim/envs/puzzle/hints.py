@@ -43,5 +43,7 @@ def action_of(hint: str, observation: Observation) -> str | None:
 def _scheduled(match: re.Match[str], observation: Observation) -> str | None:
     """Find the number of a task, which a move needs, by its name, which a hint has."""
     name, worker, time = match.groups()
-    row = re.search(rf"(?m)^[ \t]*(\d{{1,4}})[ \t]*\|[ \t]*{re.escape(name)}[ \t]*\|", str(observation.get("grid_display", "")))
+    row = re.search(
+        rf"(?m)^[ \t]*(\d{{1,4}})[ \t]*\|[ \t]*{re.escape(name)}[ \t]*\|", str(observation.get("grid_display", ""))
+    )
     return f"assign {row[1]} {worker} {time}" if row else None

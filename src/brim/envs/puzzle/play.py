@@ -190,8 +190,12 @@ class EpisodePlayer:
             self._session = await self._backoff.connect()
             self._lane.transport = self._session.transport
         seen = await self._session.start(spec, progress.asked)
-        if progress.observation and any(seen.get(key) != progress.observation.get(key) for key in ("grid", "grid_display")):
-            raise ProtocolError(f"{spec.episode_id} was resumed, and {len(progress.asked)} requests led to another position")
+        if progress.observation and any(
+            seen.get(key) != progress.observation.get(key) for key in ("grid", "grid_display")
+        ):
+            raise ProtocolError(
+                f"{spec.episode_id} was resumed, and {len(progress.asked)} requests led to another position"
+            )
         progress.observation = seen
         progress.prompt = progress.game.prompt(seen)
         return self._session

@@ -156,7 +156,11 @@ class Together(together.Together[EpisodeSpec, Turn, str | None]):
     name = "together"
 
     def __init__(
-        self, choose: Callable[[Sequence[Turn]], Sequence[str | None]], *, in_thread: bool = True, wants_hints: bool = False
+        self,
+        choose: Callable[[Sequence[Turn]], Sequence[str | None]],
+        *,
+        in_thread: bool = True,
+        wants_hints: bool = False,
     ) -> None:
         """With `in_thread`, the lanes keep running while `choose` computes in a thread, always in the same one while
         there are episodes."""

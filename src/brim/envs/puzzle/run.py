@@ -70,14 +70,18 @@ class EpisodeRun(Lanes[GymEpisode]):
             ),
             server=f"the puzzle server at {config.host}:{config.port}",
             unreachable=ConnectionFailed,
-            retry=Retry(retries=config.max_retries, delay=config.retry_delay, max_delay=config.max_retry_delay, seed=config.seed),
+            retry=Retry(
+                retries=config.max_retries, delay=config.retry_delay, max_delay=config.max_retry_delay, seed=config.seed
+            ),
             max_failures=max(config.lanes, 4),
             expected=wait_for_server,
             purpose="gym",
             clock=clock,
         )
         players = [
-            EpisodePlayer(config, policy, self._specs.__getitem__, backoff=self._backoff, clock=clock, lane=lane, version=version)
+            EpisodePlayer(
+                config, policy, self._specs.__getitem__, backoff=self._backoff, clock=clock, lane=lane, version=version
+            )
             for lane in self.lanes
         ]
         super().__init__(

@@ -1,9 +1,9 @@
 """Read a data set in chunks of samples, from any place in any epoch.
 
 In the order of the file, a chunk is a block of the source: nothing is indexed, the first sample comes after one block
-was read, and a place records its block, so resuming reads nothing before it. Shuffled, a chunk is a few rows of a window
-of `buffer_size` rows, and one window is held at a time; see `shuffle.py`. JSON lines then need the offsets of all rows:
-one pass over the file, and eight bytes for each row.
+was read, and a place records its block, so resuming reads nothing before it. Shuffled, a chunk is a few rows of a
+window of `buffer_size` rows, and one window is held at a time; see `shuffle.py`. JSON lines then need the offsets of
+all rows: one pass over the file, and eight bytes for each row.
 
 The chunk of a place does not depend on what was read before. One thread reads at a time; others wait.
 """
@@ -109,10 +109,13 @@ class ChunkReader:
     def _shuffled(self, place: Place, how: Shuffling) -> Chunk:
         order = self._order
         if order is None or order.epoch != place.epoch:
-            order = self._order = ShuffledRows(len(self.source), window=how.buffer_size, seed=how.seed, epoch=place.epoch)
+            order = self._order = ShuffledRows(
+                len(self.source), window=how.buffer_size, seed=how.seed, epoch=place.epoch
+            )
         if place.row > order.rows:
             raise MismatchError(
-                f"there is no row {place.row} in {self.source.path}, which has {order.rows}; start from the beginning, without the state"
+                f"there is no row {place.row} in {self.source.path}, which has {order.rows}; start from the "
+                "beginning, without the state"
             )
         if place.row == order.rows:
             return Chunk(place, [], self._next_epoch(place))

@@ -62,7 +62,10 @@ class PositionedStream(ABC):
         """
         self._check_open()
         if state.get("format") != FORMAT or not state.keys() >= {"kind", "options", "position", "metrics"}:
-            raise MismatchError(f"this is not the state of a stream ({FORMAT}): {str(dict(state))[:80]}; pass the result of state_dict()")
+            raise MismatchError(
+                f"this is not the state of a stream ({FORMAT}): {str(dict(state))[:80]}; pass the result of "
+                "state_dict()"
+            )
         if state["kind"] != self.kind:
             raise MismatchError(
                 f"this is the state of a stream of another kind: {state['kind']!r}, and this one is {self.kind!r}; "
@@ -72,7 +75,9 @@ class PositionedStream(ABC):
         changed = [name for name in {**theirs, **mine} if _plain(mine.get(name)) != _plain(theirs.get(name))]
         if changed:
             words = ", ".join(f"other {name} ({theirs.get(name)!r:.34} -> {mine.get(name)!r:.34})" for name in changed)
-            raise MismatchError(f"this state belongs to another stream: {words}. Open the stream as before, or start without the state")
+            raise MismatchError(
+                f"this state belongs to another stream: {words}. Open the stream as before, or start without the state"
+            )
         metrics = StreamMetrics.from_dict(state["metrics"])
         self._go_to(state["position"])
         self._state = StreamState.IDLE
@@ -128,7 +133,8 @@ class PositionedStream(ABC):
         good = position.keys() == names and all(type(number) is int and number >= 0 for number in position.values())
         if not good:
             raise MismatchError(
-                f"this is not a position of a stream: {dict(position)!s:.100}; it must have the integers {', '.join(names)}"
+                f"this is not a position of a stream: {dict(position)!s:.100}; it must have the integers "
+                f"{', '.join(names)}"
             )
 
 

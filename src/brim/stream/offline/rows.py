@@ -1,9 +1,10 @@
 """Convert the rows of a data set to stream samples: tokens as everywhere in brim, and fields about their origin.
 
-These fields are read from the row itself or from its object "meta": episode_id, episode_status, step_index, total_steps,
-reward, difficulty, difficulty_score, success, policy_version, priority. The id is found as in `row_ids.py`, otherwise in
-"meta". A field that is absent or null is unknown; an impossible value is an error that names the row. A "meta" that is
-not an object is ignored. Rows written by `StreamSample.to_dict` can be read again, as offline samples.
+These fields are read from the row itself or from its object "meta": episode_id, episode_status, step_index,
+total_steps, reward, difficulty, difficulty_score, success, policy_version, priority. The id is found as in
+`row_ids.py`, otherwise in "meta". A field that is absent or null is unknown; an impossible value is an error that names
+the row. A "meta" that is not an object is ignored. Rows written by `StreamSample.to_dict` can be read again, as offline
+samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,7 +95,9 @@ def origin(row: Row, difficulties: Mapping[str, float] = DIFFICULTIES) -> dict[s
         ended = EpisodeStatus.SUCCESS if success else EpisodeStatus.FAILURE
         status = found.setdefault("episode_status", ended)
         if (status == EpisodeStatus.SUCCESS) != success:
-            raise DataError(f'"success" is {str(success).lower()}, but "episode_status" is {status!r:.40}; correct one of them')
+            raise DataError(
+                f'"success" is {str(success).lower()}, but "episode_status" is {status!r:.40}; correct one of them'
+            )
     return found
 
 

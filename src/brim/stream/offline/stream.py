@@ -4,8 +4,9 @@ Rows are tokenised shortly before they are needed, and every row becomes one sam
 `max_length` and `filter` leave out are counted, by reason. A row that cannot become a sample is an error that names its
 place; it is raised before the samples of its block, and the stream stays where it was.
 
-`for` reads in the calling thread. `async for` reads and tokenises in a background thread, one block ahead, and gives the
-same samples in the same order: both iterate over the same chunks, and the position counts samples that were handed out.
+`for` reads in the calling thread. `async for` reads and tokenises in a background thread, one block ahead, and gives
+the same samples in the same order: both iterate over the same chunks, and the position counts samples that were handed
+out.
 """
 
 import asyncio
@@ -69,7 +70,8 @@ class OfflineDatasetStream(PositionedStream):
         epochs: int | None = 1,
         difficulties: Mapping[str, float] = DIFFICULTIES,
     ) -> None:
-        """Open a data set. `tokenizer` is not needed if the rows hold input_ids; `dataset_id` defaults to the file name.
+        """Open a data set. `tokenizer` is not needed if the rows hold input_ids; `dataset_id` defaults to the file
+        name.
 
         Every sample goes through `map`. It is left out if it is then shorter or longer than allowed, or if `filter`
         returns False. Both functions are called in the caller's thread, once for every row, just before its sample is
@@ -85,12 +87,16 @@ class OfflineDatasetStream(PositionedStream):
         super().__init__()
         check_counts(min_length=min_length, max_length=max_length, buffer_size=buffer_size, epochs=epochs)
         if max_length is not None and max_length < min_length:
-            raise OptionError(f"max_length {max_length} is less than min_length {min_length}, which leaves no sample; raise it")
+            raise OptionError(
+                f"max_length {max_length} is less than min_length {min_length}, which leaves no sample; raise it"
+            )
         source = _open_whole(path)
         layout = layout_of(source, format or RowFormat())
         if tokenizer is None and layout.kind != "tokens":
             fields = " and ".join(name for _, name in layout.fields)
-            raise OptionError(f'the rows of {source.path} hold {fields}, not input_ids; pass a tokenizer, such as "byte" or "gpt2"')
+            raise OptionError(
+                f'the rows of {source.path} hold {fields}, not input_ids; pass a tokenizer, such as "byte" or "gpt2"'
+            )
         loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer or ByteTokenizer()
         first = next(row for block in source.blocks() for row in source.read(block).rows)
         self.path = source.path
@@ -165,7 +171,10 @@ class OfflineDatasetStream(PositionedStream):
         return list(islice(other, n))
 
     def count_samples(self) -> int:
-        """The number of samples in an epoch. The first call reads and tokenises everything; the position does not move."""
+        """The number of samples in an epoch.
+
+        The first call reads and tokenises everything; the position does not move.
+        """
         return len(self._lengths)
 
     def get_length_distribution(self, num_bins: int = 20) -> LengthHistogram:
@@ -212,8 +221,8 @@ class OfflineDatasetStream(PositionedStream):
             if not isinstance(mapped, StreamSample):  # pyright: ignore[reportUnnecessaryIsInstance]
                 kind = type(mapped).__name__
                 raise OptionError(
-                    f"map returned a {kind} for sample {sample.sample_id!r}; it must return a StreamSample (use filter to "
-                    "leave samples out)"
+                    f"map returned a {kind} for sample {sample.sample_id!r}; it must return a StreamSample (use "
+                    "filter to leave samples out)"
                 )
             sample = mapped
         if sample.length < self.min_length:
@@ -231,8 +240,8 @@ class OfflineDatasetStream(PositionedStream):
             if self.epochs is None and not self._given:
                 left = ", ".join(f"{count} by {reason!r}" for reason, count in self._metrics.filtered.items())
                 raise DataError(
-                    f"no sample of {self.path} is left in epoch {self.epoch} ({left}), and with epochs=None the stream would "
-                    "never end; relax the filter, or set epochs"
+                    f"no sample of {self.path} is left in epoch {self.epoch} ({left}), and with epochs=None the "
+                    "stream would never end; relax the filter, or set epochs"
                 )
             self._given = 0
         self._chunk = chunk
@@ -295,7 +304,9 @@ class OfflineDatasetStream(PositionedStream):
         if position is not None:
             self._check_position(position)
             if self.epochs is not None and position["epoch"] >= self.epochs:
-                raise MismatchError(f"the state is in epoch {position['epoch']}, and epochs={self.epochs} ends before; raise epochs")
+                raise MismatchError(
+                    f"the state is in epoch {position['epoch']}, and epochs={self.epochs} ends before; raise epochs"
+                )
         place = dict(position or {})
         self._given = place.pop("given", 0)
         self._place = Place(**place)
@@ -319,8 +330,8 @@ def _open_whole(path: str | os.PathLike[str]) -> Source:
         with open(source.path, "rb") as file:
             line = sum(1 for _ in file)
         raise DataError(
-            f"{source.path}:{line}: the last line is torn: it has no newline and is not complete JSON. If the file is still being "
-            "written, wait; otherwise remove the line"
+            f"{source.path}:{line}: the last line is torn: it has no newline and is not complete JSON. If the file "
+            "is still being written, wait; otherwise remove the line"
         )
     return source
 

@@ -153,10 +153,15 @@ class ReplayBuffer(SnapshotQueries):
     def _too_few(self, n: int, replace: bool) -> OptionError:
         if self.size < self.config.min_samples_before_sampling:
             least = self.config.min_samples_before_sampling
-            return OptionError(f"the replay buffer holds {self.size} samples, and min_samples_before_sampling is {least}; add more first")
+            return OptionError(
+                f"the replay buffer holds {self.size} samples, and min_samples_before_sampling is {least}; add more "
+                "first"
+            )
         if replace:
             return OptionError(f"cannot draw {n} samples from an empty replay buffer; add some first")
-        return OptionError(f"cannot draw {n} of {self.size} samples without replacement; draw fewer, or use replace=True")
+        return OptionError(
+            f"cannot draw {n} of {self.size} samples without replacement; draw fewer, or use replace=True"
+        )
 
     def update_priority(self, sample_id: SampleId, priority: float) -> bool:
         """Set the priority of all entries with this id. Returns False if there is none."""
@@ -183,7 +188,9 @@ class ReplayBuffer(SnapshotQueries):
         return found
 
     def update_priorities_by_reward(self, alpha: float = 0.1) -> int:
-        """Set priority = (1 - alpha) * priority + alpha * max(0, 1 + reward) of entries with a reward; return how many."""
+        """Set priority = (1 - alpha) * priority + alpha * max(0, 1 + reward) of entries with a reward; return how
+        many.
+        """
         if not 0 <= alpha <= 1:
             raise OptionError(f"alpha must lie between 0 and 1, got {alpha!r}")
         slots, reward = self._column("reward")

@@ -90,7 +90,9 @@ class Entries:
         statuses = (sample.episode_status for sample in samples)
         successes = (sample.success for sample in samples)
         columns["source"] = np.fromiter((SOURCES.index(sample.source) for sample in samples), np.int8, count)
-        columns["episode_status"] = np.fromiter((NONE if s is None else STATUSES.index(s) for s in statuses), np.int8, count)
+        columns["episode_status"] = np.fromiter(
+            (NONE if s is None else STATUSES.index(s) for s in statuses), np.int8, count
+        )
         columns["success"] = np.fromiter((NONE if s is None else bool(s) for s in successes), np.int8, count)
         columns["segmented"] = np.fromiter((sample.segment_ids is not None for sample in samples), np.uint8, count)
         tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
@@ -152,7 +154,9 @@ class Entries:
         segments = None if self.segments is None else gather(self.segments, begin, lengths)
         return Entries(columns, gather(self.tokens, begin, lengths), gather(self.learned, begin, lengths), segments)
 
-    def samples(self, rows: Rows, replay_count: NDArray[np.int64] | None = None, replayed_at: float | None = None) -> list[StreamSample]:
+    def samples(
+        self, rows: Rows, replay_count: NDArray[np.int64] | None = None, replayed_at: float | None = None
+    ) -> list[StreamSample]:
         """Some of the entries as samples, equal to those that were added except for `replay_count`.
 
         With `replayed_at` they are marked as replayed at that time.

@@ -64,7 +64,9 @@ class ReplayBufferConfig:
                 raise OptionError(f"{name} must be finite and not negative, got {value!r}")
             object.__setattr__(self, name, value if type(value) is int else float(value))
         if self.default_priority > self.largest_priority:
-            raise OptionError(f"default_priority must be at most {self.largest_priority:.3g}, got {self.default_priority!r}")
+            raise OptionError(
+                f"default_priority must be at most {self.largest_priority:.3g}, got {self.default_priority!r}"
+            )
         if self.min_samples_before_sampling > self.max_size:
             raise OptionError(
                 f"min_samples_before_sampling is {self.min_samples_before_sampling}, but the replay buffer never holds "
@@ -87,7 +89,9 @@ class ReplayBufferConfig:
             OptionError: It is not a number, negative, or too large.
         """
         if not (isinstance(priority, float | int | np.number) and 0 <= priority <= self.largest_priority):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise OptionError(f"sample {of!r}: priority is {priority!r}; it must lie between 0 and {self.largest_priority:.3g}")
+            raise OptionError(
+                f"sample {of!r}: priority is {priority!r}; it must lie between 0 and {self.largest_priority:.3g}"
+            )
 
     def checked_priorities(self, given: ArrayLike, count: int) -> NDArray[np.float64]:
         """Convert priorities, one for each of `count` samples, to an array.

@@ -164,7 +164,9 @@ def _pick_from_the_rest(tree: SumTree, keys: NDArray[np.int64], size: int, words
         tree.set(taken, weights)
 
 
-def pick_uniform(keys: NDArray[np.int64], size: int, words: Words, n: int, *, replace: bool, first: Slots = NO_SLOTS) -> Slots:
+def pick_uniform(
+    keys: NDArray[np.int64], size: int, words: Words, n: int, *, replace: bool, first: Slots = NO_SLOTS
+) -> Slots:
     """Draw slots uniformly; without replacement all are different.
 
     `first` are slots that have been drawn already, at most n and all different; n is at most a quarter of `size` then.
@@ -193,8 +195,8 @@ def _shuffled(size: int, words: Words) -> Slots:
 def _race(weights: NDArray[np.float64], slots: Slots, words: Words, n: int) -> Slots:
     """Draw n slots without replacement, in proportion to their weights, by looking at all of them.
 
-    Every slot draws an arrival time from the exponential distribution whose rate is its weight. The first n arrivals are
-    distributed as slots drawn one after the other.
+    Every slot draws an arrival time from the exponential distribution whose rate is its weight. The first n arrivals
+    are distributed as slots drawn one after the other.
     """
     units = ((words.take(len(slots)) >> np.uint64(12)) + 0.5) * 2.0**-52  # neither 0 nor 1
     times = np.log(-np.log(units))

@@ -38,7 +38,10 @@ JSON = Document(
 )
 STATE_COLUMNS = ("keys", "priorities", "weights", "replays")
 NUMBERS = [name for name, kind in TYPES.items() if kind is not object and name != "start"]
-COUNTS = {field.name: field.name for field in fields(ReplayCounts)} | {"added": "total_added", "evicted": "total_evicted"}
+COUNTS = {field.name: field.name for field in fields(ReplayCounts)} | {
+    "added": "total_added",
+    "evicted": "total_evicted",
+}
 """The names that counts have in JSON."""
 KNOWN = ["config", "slots", "random_words", "keys", "priorities", "samples", *COUNTS.values()]
 ARRAYS = {"input_ids": np.int32, "loss_mask": np.uint8, "segment_ids": np.int32}

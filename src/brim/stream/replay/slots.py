@@ -52,12 +52,17 @@ def as_keys(given: ArrayLike) -> Keys:
     if keys.ndim != 1:
         raise OptionError(f"keys must be a list or an array of one dimension, got an array of shape {keys.shape}")
     if keys.dtype.kind not in "iu" and len(keys):
-        raise OptionError(f"keys must be integers of 64 bits, got an array of {keys.dtype}; pass the keys of a draw or of a snapshot")
+        raise OptionError(
+            f"keys must be integers of 64 bits, got an array of {keys.dtype}; pass the keys of a draw or of a snapshot"
+        )
     return keys.astype(np.int64, copy=False)
 
 
 class SlotTable:
-    """By slot: `key` (0 if the slot is free), `row`, `priority`, `replays` (times drawn). Slots in use lie below `high`."""
+    """By slot: `key` (0 if the slot is free), `row`, `priority`, `replays` (times drawn).
+
+    Slots in use lie below `high`.
+    """
 
     def __init__(self, config: ReplayBufferConfig) -> None:
         capacity = min(config.max_size, INITIAL)
@@ -119,7 +124,8 @@ class SlotTable:
         for id in ids:
             if id in self.index or id in seen:
                 raise DataError(
-                    f'sample id {id!r} is in the buffer already; choose how to handle this: duplicates="replace" or duplicates="keep"'
+                    f'sample id {id!r} is in the buffer already; choose how to handle this: duplicates="replace" or '
+                    f'duplicates="keep"'
                 )
             seen.add(id)
 
@@ -241,7 +247,9 @@ class SlotTable:
         self.replays[slots] = replays
 
     def _depends_on_order(self, ids: list[SampleId]) -> bool:
-        """Whether an entry may replace or evict one of the same batch in a way that only one-by-one assignment shows."""
+        """Whether an entry may replace or evict one of the same batch in a way that only one-by-one assignment
+        shows.
+        """
         if self.config.duplicates == "replace" and (len(set(ids)) < len(ids) or self.index.any_known(ids)):
             return True
         if self.size + len(ids) <= self.config.max_size:
@@ -334,7 +342,10 @@ class SlotTable:
 
 
 class IdIndex:
-    """Slots by sample id. An id with one slot, the usual case, maps to the slot itself; one with several maps to a dict."""
+    """Slots by sample id.
+
+    An id with one slot, the usual case, maps to the slot itself; one with several maps to a dict.
+    """
 
     def __init__(self, pairs: Iterable[tuple[SampleId, int]] = ()) -> None:
         self._slots: dict[SampleId, int | dict[int, None]] = {}

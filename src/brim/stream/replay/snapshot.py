@@ -110,7 +110,9 @@ class BufferSnapshot:
         which = np.arange(self.size) if rows is None else rows
         return self._entries.samples(self._rows[which], self.replay_count[which])
 
-    def get_lengths(self, rows: Rows | None = None, *, tokenizer_hash: str = "", dataset_hash: str | None = None) -> LengthCache:
+    def get_lengths(
+        self, rows: Rows | None = None, *, tokenizer_hash: str = "", dataset_hash: str | None = None
+    ) -> LengthCache:
         """The lengths of some entries, or all, from which a plan is built. They belong to the `store` of the same rows.
 
         The ids are those of the samples. If two entries have the same id, or one is not valid text, the keys of the
@@ -175,7 +177,10 @@ class BufferSnapshot:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the content or the priority of any entry and with their order, not with time. Reads all tokens."""
+        """Changes with the content or the priority of any entry and with their order, not with time.
+
+        Reads all tokens.
+        """
         return fingerprint(content=self.content_hash(), priorities=self.priorities.view(np.int64))
 
     @property

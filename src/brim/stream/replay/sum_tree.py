@@ -57,7 +57,8 @@ class SumTree:
         """Give slots new weights. If a slot comes twice, its last weight is used.
 
         Raises:
-            OptionError: A slot does not exist, or a weight is negative, NaN or beyond `LARGEST`. Nothing is changed then.
+            OptionError: A slot does not exist, or a weight is negative, NaN or beyond `LARGEST`. Nothing is changed
+            then.
         """
         where = np.ascontiguousarray(slots, np.int64)
         values = np.ascontiguousarray(weights, np.float64)
@@ -103,7 +104,9 @@ class SumTree:
         bad = weights[~((weights >= 0) & (weights <= LARGEST))]
         if len(bad):
             return OptionError(f"a weight must lie between 0 and {LARGEST:g}, got {bad[0]}")
-        return OptionError(f"slots must lie between 0 and {self.capacity - 1}, got slots from {slots.min()} to {slots.max()}")
+        return OptionError(
+            f"slots must lie between 0 and {self.capacity - 1}, got slots from {slots.min()} to {slots.max()}"
+        )
 
     def _add_up(self, slots: NDArray[np.int64]) -> None:
         """Recompute the parents of some slots, level by level, as the second half of `kernel.set` does."""

@@ -4,8 +4,8 @@
     optimizer.safetensors   the moments of every weight, by name
     state.json              seed, step, position in the plan, options, and a checksum of both files
 
-Nothing in training is random but the order, which is planned, and the first weights; so a position and a step are all there is
-to know.
+Nothing in training is random but the order, which is planned, and the first weights; so a position and a step are all
+there is to know.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,8 @@ def load_seed(path: Path) -> SavedSeed:
 
 
 def check_seed(folder: Path) -> None:
-    """Refuse now what a run would fail on later: a last checkpoint that cannot be resumed from, or places where none can be written.
+    """Refuse now what a run would fail on later: a last checkpoint that cannot be resumed from, or places where none
+    can be written.
 
     Raises:
         OptionError: Something else is where the checkpoints go.

@@ -1,4 +1,7 @@
-"""The options of `brim train distill`, checked before anything heavy is loaded. `brim.train.distill.yaml_files` reads them from YAML."""
+"""The options of `brim train distill`, checked before anything heavy is loaded.
+
+`brim.train.distill.yaml_files` reads them from YAML.
+"""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
@@ -55,14 +58,21 @@ class TrainingConfig:
     """Steps between checkpoints; one is always taken at the end."""
     log_every: int = 20
     threads: int = 1
-    """Threads of torch, whatever the machine has: the last bits of the weights depend on it. Small models gain nothing from more."""
+    """Threads of torch, whatever the machine has: the last bits of the weights depend on it.
+
+    Small models gain nothing from more.
+    """
 
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, get_args(Schedule))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise OptionError(f"seeds must be different numbers from 0 on, and at least one, got {list(self.seeds)}")
         check_counts(
-            steps=self.steps, token_budget=self.token_budget, save_every=self.save_every, log_every=self.log_every, threads=self.threads
+            steps=self.steps,
+            token_budget=self.token_budget,
+            save_every=self.save_every,
+            log_every=self.log_every,
+            threads=self.threads,
         )
         if not 0 < self.learning_rate < float("inf"):
             raise OptionError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
@@ -82,12 +92,16 @@ class EvaluationConfig:
     lanes: int = 8
     """Lanes that play each goal in parallel."""
     temperature: float = 0.5
-    """Sampling temperature of the actions: 1 has all the randomness of the source; 0 takes the likeliest action, which may loop."""
+    """Sampling temperature of the actions: 1 has all the randomness of the source; 0 takes the likeliest action, which
+    may loop.
+    """
 
     def __post_init__(self) -> None:
         check_counts(episodes=self.episodes, lanes=self.lanes)
         if self.episodes < 3:
-            raise OptionError(f"episodes must be at least 3, so that there are first and last ones, got {self.episodes}")
+            raise OptionError(
+                f"episodes must be at least 3, so that there are first and last ones, got {self.episodes}"
+            )
         if not 0 <= self.temperature < float("inf"):
             raise OptionError(f"temperature must not be negative or infinite, got {self.temperature}")
 
@@ -106,19 +120,22 @@ class DistillConfig:
         needed = self.data.depth * self.data.window + 1
         if self.histories.steps < needed:
             raise OptionError(
-                f"a history has {self.histories.steps} steps ({self.histories.episodes} episodes of {self.histories.room.horizon}), and "
-                f"{self.data.depth} stages of {self.data.window} steps with a context need {needed}; "
-                "raise algorithm.episodes or env.horizon, or lower data.window or data.depth"
+                f"a history has {self.histories.steps} steps ({self.histories.episodes} episodes of "
+                f"{self.histories.room.horizon}), and {self.data.depth} stages of {self.data.window} steps with a "
+                f"context need {needed}; raise algorithm.episodes or env.horizon, or lower data.window or data.depth"
             )
         longest = min((self.data.depth + 1) * self.data.window, self.histories.steps)
         if self.training.token_budget < longest:
             raise OptionError(
-                f"training.token_budget must be at least {longest}, the steps of the longest sample ({self.data.depth} stages of "
-                f"{self.data.window} and a context), got {self.training.token_budget}; raise it, or lower data.window or data.depth"
+                f"training.token_budget must be at least {longest}, the steps of the longest sample "
+                f"({self.data.depth} stages of {self.data.window} and a context), got {self.training.token_budget}; "
+                "raise it, or lower data.window or data.depth"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as the YAML files have them; `brim.train.distill.yaml_files.config_from` is the inverse."""
+        """Return the options as the YAML files have them; `brim.train.distill.yaml_files.config_from` is the
+        inverse.
+        """
         histories, algorithm = self.histories, self.histories.algorithm
         name = next(name for name, kind in ALGORITHMS.items() if isinstance(algorithm, kind))
         recorded = {key: getattr(histories, key) for key in RECORDING}
@@ -135,7 +152,8 @@ class DistillConfig:
         return replace(self, training=replace(self.training, **changes))
 
     def check_resumed(self, before: "DistillConfig") -> None:
-        """Check the options of a resumed run. Only what does not reach the weights may change: seeds, how often it writes, evaluation.
+        """Check the options of a resumed run. Only what does not reach the weights may change: seeds, how often it
+        writes, evaluation.
 
         Raises:
             MismatchError: Something else differs.

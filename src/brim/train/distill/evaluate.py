@@ -1,8 +1,9 @@
 """Evaluation of a distilled model: it plays goals that no history was about, while its weights stay the same.
 
-Each lane has a goal and plays one episode after the other. All that changes is what the model has seen: steps go into its context, and when
-the window is full the whole stretch becomes the next stage and is compressed into the latents, as in training. Where training ends at a few
-stages, this goes on: the latents carry everything older, and nothing is read twice. Actions are sampled, by keyed bits.
+Each lane has a goal and plays one episode after the other. All that changes is what the model has seen: steps go into
+its context, and when the window is full the whole stretch becomes the next stage and is compressed into the latents, as
+in training. Where training ends at a few stages, this goes on: the latents carry everything older, and nothing is read
+twice. Actions are sampled, by keyed bits.
 """
 
 from dataclasses import dataclass
@@ -97,7 +98,9 @@ def evaluate(model: CompressedAD, config: DistillConfig, *, seed: int) -> InCont
     goals = split_goals(config.histories)[1]
     lanes = np.repeat(goals, config.evaluation.lanes, axis=0)
     options = config.evaluation
-    returns = play_in_context(model, config.histories.room, lanes, episodes=options.episodes, seed=seed, temperature=options.temperature)
+    returns = play_in_context(
+        model, config.histories.room, lanes, episodes=options.episodes, seed=seed, temperature=options.temperature
+    )
     return InContext(seed, returns.reshape(len(goals), config.evaluation.lanes, -1))
 
 
@@ -106,11 +109,19 @@ def references(config: HistoryConfig, *, lanes: int) -> References:
     goals = split_goals(config)[1]
     room = config.room
     source = learning_curve(config, np.repeat(goals, lanes, axis=0)).mean(axis=0, dtype=np.float64)
-    return References(float(room.random_return(goals).mean()), float(room.best_return(goals).mean()), tuple(source.tolist()))
+    return References(
+        float(room.random_return(goals).mean()), float(room.best_return(goals).mean()), tuple(source.tolist())
+    )
 
 
 def play_in_context(
-    model: CompressedAD, room: Darkroom, goals: NDArray[np.integer], *, episodes: int, seed: int, temperature: float = 1.0
+    model: CompressedAD,
+    room: Darkroom,
+    goals: NDArray[np.integer],
+    *,
+    episodes: int,
+    seed: int,
+    temperature: float = 1.0,
 ) -> NDArray[np.float32]:
     """Play one lane for each goal, and return the return of every episode. [lanes, episodes]"""
     was_training = model.training
@@ -123,7 +134,9 @@ def play_in_context(
         model.train(was_training)
 
 
-def _episode(memory: "_Memory", room: Darkroom, goals: NDArray[np.integer], number: int, seed: int) -> NDArray[np.float32]:
+def _episode(
+    memory: "_Memory", room: Darkroom, goals: NDArray[np.integer], number: int, seed: int
+) -> NDArray[np.float32]:
     noise = uniform((len(goals), room.horizon), seed=seed, purpose="act in context", epoch=number)
     led: tuple[NDArray[np.integer], NDArray[np.float32]] = np.full(len(goals), START), np.zeros(len(goals), np.float32)
 
@@ -138,7 +151,9 @@ def _episode(memory: "_Memory", room: Darkroom, goals: NDArray[np.integer], numb
 
 
 class _Memory:
-    """The model's memory of lanes that play in lockstep: the latents of full windows, and the window that is being filled."""
+    """The model's memory of lanes that play in lockstep: the latents of full windows, and the window that is being
+    filled.
+    """
 
     def __init__(self, model: CompressedAD, temperature: float) -> None:
         self._model, self._temperature = model, max(temperature, COLDEST)
@@ -156,7 +171,9 @@ class _Memory:
         return torch.softmax(logits.double() / self._temperature, dim=-1)
 
     def _compress(self) -> None:
-        stage = {name: torch.cat([step[name] for step in self._steps], dim=1) for name in ("states", "actions", "rewards")}
+        stage = {
+            name: torch.cat([step[name] for step in self._steps], dim=1) for name in ("states", "actions", "rewards")
+        }
         stage["mask"] = torch.ones(stage["actions"].shape, dtype=torch.bool)
         self._latents = self._model.compress([stage], self._latents)
         self._decoding, self._steps = Decoding(self._model, self._latents), []

@@ -1,11 +1,13 @@
-"""Algorithm distillation with a compressed memory: a model that reads a learning history and acts as the learner would next.
+"""Algorithm distillation with a compressed memory: a model that reads a learning history and acts as the learner would
+next.
 
-A history is cut into stages, oldest first, and the context, its most recent stretch. One encoder, the same for every stage, reads the
-latents of the stage before and the steps of its own, and gives a fixed number of latents. A causal decoder reads the last latents and the
-context, and predicts the action that is taken at each of its steps.
+A history is cut into stages, oldest first, and the context, its most recent stretch. One encoder, the same for every
+stage, reads the latents of the stage before and the steps of its own, and gives a fixed number of latents. A causal
+decoder reads the last latents and the context, and predicts the action that is taken at each of its steps.
 
-Padding is on the right and never reaches a real step: stages are masked, and what is causal does not look right. So a sample has the same
-loss alone and in a batch. The loss is the mean over a sample's own steps, then over samples: every sample counts equally, however long.
+Padding is on the right and never reaches a real step: stages are masked, and what is causal does not look right. So a
+sample has the same loss alone and in a batch. The loss is the mean over a sample's own steps, then over samples: every
+sample counts equally, however long.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -53,7 +55,10 @@ class CompressedAD(nn.Module):
         return (losses.sum(dim=1) / mask.sum(dim=1)).mean()
 
     def compress(self, stages: list[dict[str, Any]], latents: "Tensor | None" = None) -> "Tensor | None":
-        """The latents of the last stage, behind those of earlier stages if there are any; none without stages. [rows, latents, width]"""
+        """The latents of the last stage, behind those of earlier stages if there are any; none without stages.
+
+        [rows, latents, width]
+        """
         for stage in stages:
             latents = self.encoder(latents, self.steps(stage), stage["mask"])
         return latents
@@ -74,7 +79,9 @@ class Decoding:
         """The logits of the action at each of some steps: all of a context, or the next one. [rows, steps, actions]"""
         count = steps["actions"].shape[1]
         if self._place and count > 1:
-            raise DataError(f"a context is read at once, or step by step; got {count} steps behind {self._place} others")
+            raise DataError(
+                f"a context is read at once, or step by step; got {count} steps behind {self._place} others"
+            )
         x = self._model.steps(steps, place=self._place)
         if self._latents is not None and not self._place:
             x = torch.cat([self._latents, x], dim=1)
@@ -100,7 +107,12 @@ class StepEmbedding(nn.Module):
         end = place + actions.shape[1]
         if end > self.place.num_embeddings:
             raise DataError(f"a stretch has {end} steps, and the model's window {self.place.num_embeddings}")
-        token = self.x(states[..., 0]) + self.y(states[..., 1]) + self.action(actions) + self.reward(stretch["rewards"].unsqueeze(-1))
+        token = (
+            self.x(states[..., 0])
+            + self.y(states[..., 1])
+            + self.action(actions)
+            + self.reward(stretch["rewards"].unsqueeze(-1))
+        )
         return token + self.place.weight[place:end]
 
 
@@ -134,7 +146,11 @@ class Reader(nn.Module):
         super().__init__()
         self.heads = heads
         self.before = nn.LayerNorm(width)
-        self.query, self.memory, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.query, self.memory, self.out = (
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, width),
+        )
         self.mlp = Mlp(width)
 
     def forward(self, x: "Tensor", memory: "Tensor", mask: "Tensor") -> "Tensor":
@@ -155,7 +171,9 @@ class Block(nn.Module):
         self.mlp = Mlp(width)
 
     def forward(self, x: "Tensor", before: "tuple[Tensor, Tensor] | None") -> "tuple[Tensor, tuple[Tensor, Tensor]]":
-        """`before` has the keys and values of what comes before `x`, of which there is one step then; the result has them of all."""
+        """`before` has the keys and values of what comes before `x`, of which there is one step then; the result has
+        them of all.
+        """
         query, key, value = (_split(part, self.heads) for part in self.qkv(self.before(x)).chunk(3, dim=-1))
         if before is not None:
             key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)

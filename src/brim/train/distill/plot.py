@@ -1,4 +1,5 @@
-"""A picture of learning in context: the return of each episode on held-out goals, one line for each seed, beside what others get.
+"""A picture of learning in context: the return of each episode on held-out goals, one line for each seed, beside what
+others get.
 
 A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
 """
@@ -54,7 +55,9 @@ def _mean(result: DistillResult) -> str:
 
 
 def _source(result: DistillResult) -> str:
-    """The source is seen as it learns, with the random steps that it takes on purpose: the model may leave those out."""
+    """The source is seen as it learns, with the random steps that it takes on purpose: the model may leave those
+    out.
+    """
     algorithm = result.config.histories.algorithm
     random = algorithm.epsilon if isinstance(algorithm, QLearning) else 0.0
     return "source algorithm as it learns" + (f", {random:.0%} of its steps random" if random else "")

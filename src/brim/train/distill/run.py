@@ -1,8 +1,9 @@
 """Compressed algorithm distillation: from learning histories to a model that learns in context.
 
-Histories are recorded once for a run and used by all of its seeds. Each seed has its own cuts of them, its own order and first weights, and
-ends with an evaluation on held-out goals. Batches are planned: one structure each, within a budget of steps. A run that was killed resumes
-from its last checkpoints and ends with the weights it would have had, bit for bit on one machine.
+Histories are recorded once for a run and used by all of its seeds. Each seed has its own cuts of them, its own order
+and first weights, and ends with an evaluation on held-out goals. Batches are planned: one structure each, within a
+budget of steps. A run that was killed resumes from its last checkpoints and ends with the weights it would have had,
+bit for bit on one machine.
 
     run.json            the options
     histories.h5        the learning histories of the source algorithm
@@ -59,7 +60,10 @@ class DistillResult:
     fill: Fill
     seconds: float
     stopped: bool = False
-    """Whether a signal ended the run early. Seeds that were not evaluated are missing then, and the run can be resumed."""
+    """Whether a signal ended the run early.
+
+    Seeds that were not evaluated are missing then, and the run can be resumed.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON-like values."""
@@ -82,8 +86,8 @@ def train_distill(
 ) -> DistillResult:
     """Record histories, train a model for each seed, and evaluate it on held-out goals.
 
-    With `resume` the run in `output` is continued; seeds that are done are not trained again. SIGTERM and Ctrl-C end it after
-    the next step, with a checkpoint.
+    With `resume` the run in `output` is continued; seeds that are done are not trained again. SIGTERM and Ctrl-C end it
+    after the next step, with a checkpoint.
 
     Raises:
         OptionError: The output holds a run, and `resume` is not given; or somebody's files, which would be lost.
@@ -164,7 +168,9 @@ def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:
     written = {HISTORIES: is_histories} if resume else {HISTORIES: is_histories, RUN: _is_ours, RESULTS: _is_ours}
     for path, is_ours in ((output / name, is_ours) for name, is_ours in written.items()):
         if path.exists() and not is_ours(path):
-            raise OptionError(f"{path} is not a file of `brim train distill`, and would be overwritten; choose another --output")
+            raise OptionError(
+                f"{path} is not a file of `brim train distill`, and would be overwritten; choose another --output"
+            )
     if not resume and (any(checkpoints(folder) for folder in output.glob("seed-*")) or checkpoints(output)):
         raise OptionError(f"{output} holds a run already; continue it with --resume, or choose another --output")
     for seed in config.training.seeds:
@@ -175,7 +181,10 @@ def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:
 
 
 def _histories(path: Path, config: DistillConfig, say: Say) -> Histories:
-    """Open the histories of the config, or record them now. They are a function of the config, so a damaged file can be replaced."""
+    """Open the histories of the config, or record them now.
+
+    They are a function of the config, so a damaged file can be replaced.
+    """
     if path.exists():
         try:
             there = Histories(path)

@@ -1,11 +1,13 @@
 """Samples of compressed algorithm distillation, cut from learning histories.
 
-A sample is a stretch of one history from its very first step: up to three stages, oldest first, and the context behind them, in which
-actions are to be predicted. Every stretch is between half a window and a whole one, so samples are ragged in depth and in length. Where a
-sample is cut depends on the file, the options and its number alone, and how it is shaped is known without reading it.
+A sample is a stretch of one history from its very first step: up to three stages, oldest first, and the context behind
+them, in which actions are to be predicted. Every stretch is between half a window and a whole one, so samples are
+ragged in depth and in length. Where a sample is cut depends on the file, the options and its number alone, and how it
+is shaped is known without reading it.
 
-A step is a token of what is known before acting: the cell, and the action and the reward that led there. At the first step of an episode
-nothing led there, and the action is START. What the last action of an episode led to is in no token, for nothing is done there.
+A step is a token of what is known before acting: the cell, and the action and the reward that led there. At the first
+step of an episode nothing led there, and the action is START. What the last action of an episode led to is in no token,
+for nothing is done there.
 """
 
 from collections.abc import Sequence
@@ -70,8 +72,8 @@ class HistoryDataset:
         needed = config.depth * config.window + 1
         if histories.steps < needed:
             raise OptionError(
-                f"histories of {histories.steps} steps are too short for {config.depth} stages of {config.window} steps and a context; "
-                "record more episodes, or make the window or the depth smaller"
+                f"histories of {histories.steps} steps are too short for {config.depth} stages of {config.window} "
+                "steps and a context; record more episodes, or make the window or the depth smaller"
             )
         self.histories, self.config, self.seed = histories, config, seed
         self._history, self._depth, self._ends = _cuts(histories, config, seed)
@@ -89,7 +91,10 @@ class HistoryDataset:
                 raise IndexError(f"row {row} of {len(self)} samples")
         at = np.asarray(rows, np.int64) % len(self)
         steps = tokens(self.histories.read(self._history[at]), self.histories.horizon)
-        return [self._sample(row, {name: column[place] for name, column in steps.items()}) for place, row in enumerate(at.tolist())]
+        return [
+            self._sample(row, {name: column[place] for name, column in steps.items()})
+            for place, row in enumerate(at.tolist())
+        ]
 
     def shape_of(self, row: int) -> Shape:
         """Return the shape of a sample, without reading it."""
@@ -108,7 +113,8 @@ class HistoryDataset:
         outlines = [outline(self[int(np.argmax(self._depth == kind))]) for kind in kinds]
         sizes = np.diff(self._ends, axis=1, prepend=0)
         lengths = [
-            sizes[self._depth == kind][:, _axis_of_arrays(found.structure.arrays)] for kind, found in zip(kinds, outlines, strict=True)
+            sizes[self._depth == kind][:, _axis_of_arrays(found.structure.arrays)]
+            for kind, found in zip(kinds, outlines, strict=True)
         ]
         return structure_table(
             [found.structure for found in outlines],
@@ -122,7 +128,11 @@ class HistoryDataset:
     def fingerprint(self) -> str:
         config = self.config
         return fingerprint(
-            histories=self.histories.fingerprint, window=config.window, depth=config.depth, samples=config.samples, seed=self.seed
+            histories=self.histories.fingerprint,
+            window=config.window,
+            depth=config.depth,
+            samples=config.samples,
+            seed=self.seed,
         )
 
     def _sample(self, row: int, steps: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -132,13 +142,17 @@ class HistoryDataset:
             "id": self.id_of(row),
             "compression_depth": depth,
             "num_compression_stages": depth,
-            "compression_stages": [{name: stage[name] for name in ("states", "actions", "rewards")} for stage in stretches[:-1]],
+            "compression_stages": [
+                {name: stage[name] for name in ("states", "actions", "rewards")} for stage in stretches[:-1]
+            ],
             "context": stretches[-1],
         }
 
 
 def tokens(history: Episode, horizon: int) -> dict[str, NDArray[Any]]:
-    """Turn histories into columns of what is known before each action, and the action: states, actions, rewards, targets. [rows, steps]"""
+    """Turn histories into columns of what is known before each action, and the action: states, actions, rewards,
+    targets. [rows, steps]
+    """
     actions, rewards = history.actions.astype(np.int64), history.rewards.astype(np.float32)
     led = np.concatenate([np.full_like(actions[:, :1], START), actions[:, :-1]], axis=1)
     earned = np.concatenate([np.zeros_like(rewards[:, :1]), rewards[:, :-1]], axis=1)
@@ -146,8 +160,13 @@ def tokens(history: Episode, horizon: int) -> dict[str, NDArray[Any]]:
     return {"states": history.states.astype(np.int64), "actions": led, "rewards": earned, "targets": actions}
 
 
-def _cuts(histories: Histories, config: CutConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Draw for each sample its history, its depth, and where its stretches end. [samples], [samples], [samples, depth + 1]"""
+def _cuts(
+    histories: Histories, config: CutConfig, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Draw for each sample its history, its depth, and where its stretches end.
+
+    [samples], [samples], [samples, depth + 1]
+    """
     count, stretches = config.samples, config.depth + 1
     bits = raw_bits(count * (stretches + 2), seed=seed, purpose="cuts").reshape(count, -1) >> np.uint64(32)
     history = _below(bits[:, 0], np.int64(histories.count))

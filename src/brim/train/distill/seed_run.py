@@ -97,12 +97,16 @@ class SeedRun(Run[RunConfig]):
 
     format = CHECKPOINT_FORMAT
 
-    def __init__(self, config: DistillConfig, histories: Histories, folder: Path, seed: int, callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(
+        self, config: DistillConfig, histories: Histories, folder: Path, seed: int, callbacks: Sequence[Callback] = ()
+    ) -> None:
         super().__init__(_run_config(config, folder, seed), Ranks(DistributedConfig(), torch.device("cpu")), callbacks)
         self.distill = config
         self.seed = seed
         self.data = HistoryDataset(histories, config.data, seed=seed)
-        self.sampler = BucketSampler(self.data, token_budget=config.training.token_budget, seed=seed, rank=0, world_size=1)
+        self.sampler = BucketSampler(
+            self.data, token_budget=config.training.token_budget, seed=seed, rank=0, world_size=1
+        )
         self.model = new_model(config, seed)
         self.loss: float | None = None
         self.fill = Fill()
@@ -145,8 +149,8 @@ class SeedRun(Run[RunConfig]):
 
     def not_finite(self, error: NotFiniteError) -> NoReturn:
         raise BrimError(
-            f"the {error.what} is not finite in step {self.step + 1} of seed {self.seed}; {self.named(error.batches)}; lower "
-            f"training.learning_rate, which is {self.config.base_learning_rate}"
+            f"the {error.what} is not finite in step {self.step + 1} of seed {self.seed}; "
+            f"{self.named(error.batches)}; lower training.learning_rate, which is {self.config.base_learning_rate}"
         ) from None
 
     def facts(self) -> dict[str, Any]:

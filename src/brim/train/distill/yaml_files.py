@@ -1,9 +1,10 @@
 """The YAML files that the options of `brim train distill` are read from.
 
-Files are merged in the order given: later ones win, and mappings in them merge key by key. What no file mentions has its default. A key
-that means nothing or has no value is an error that names its file, and so is a value of another type; nothing is converted in silence.
-Where values of several files do not go together, all of these are named. Some files come with brim, in `brim/train/distill/config`: a file
-`config/....yaml` that is not in the current directory is looked for there.
+Files are merged in the order given: later ones win, and mappings in them merge key by key. What no file mentions has
+its default. A key that means nothing or has no value is an error that names its file, and so is a value of another
+type; nothing is converted in silence. Where values of several files do not go together, all of these are named. Some
+files come with brim, in `brim/train/distill/config`: a file `config/....yaml` that is not in the current directory is
+looked for there.
 """
 
 import os
@@ -18,7 +19,14 @@ from brim.core.extras import need
 from brim.core.options import one_of
 from brim.envs.darkroom.histories import HistoryConfig
 from brim.envs.darkroom.room import Darkroom
-from brim.train.distill.config import ALGORITHMS, RECORDING, DistillConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from brim.train.distill.config import (
+    ALGORITHMS,
+    RECORDING,
+    DistillConfig,
+    EvaluationConfig,
+    ModelConfig,
+    TrainingConfig,
+)
 from brim.train.distill.samples import CutConfig
 
 DEFAULTS = ("config/algorithm/q_learning.yaml", "config/env/darkroom.yaml", "config/model/ad_compressed_dr.yaml")
@@ -76,14 +84,19 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         named = found.parts[:1] == ("config",) and found.suffix == ".yaml" and ".." not in found.parts
         if not (named and bundled.is_file()):
             known = [str(file.relative_to(BUNDLE)) for file in sorted((BUNDLE / "config").rglob("*.yaml"))]
-            raise DataError(f"{path} does not exist, and does not come with brim ({', '.join(known)}).{did_you_mean(str(path), known)}")
+            raise DataError(
+                f"{path} does not exist, and does not come with brim "
+                f"({', '.join(known)}).{did_you_mean(str(path), known)}"
+            )
         found = bundled
     try:
         values = _parsed(yaml, found.read_bytes())
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or a date that does not exist
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
-        raise DataError(f"{path}{line} is not YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}") from None
+        raise DataError(
+            f"{path}{line} is not YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
+        ) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     if values is None:
@@ -113,7 +126,9 @@ def _parsed(yaml: Any, text: bytes) -> Any:
 
 
 def _refuse_twice(yaml: Any, loader: Any, node: Any, seen: set[int]) -> None:
-    """Before anything is constructed: then the keys that `<<` merges in stand among the others, which may repeat them."""
+    """Before anything is constructed: then the keys that `<<` merges in stand among the others, which may repeat
+    them.
+    """
     if id(node) in seen or isinstance(node, yaml.ScalarNode):
         return
     seen.add(id(node))
@@ -126,7 +141,9 @@ def _refuse_twice(yaml: Any, loader: Any, node: Any, seen: set[int]) -> None:
         if isinstance(key, yaml.ScalarNode):
             name = key.value if key.tag == MERGE else loader.construct_object(key)
             if name in keys:
-                raise yaml.constructor.ConstructorError(problem=f"the key {name!r} comes twice", problem_mark=key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {name!r} comes twice", problem_mark=key.start_mark
+                )
             keys.add(name)
         _refuse_twice(yaml, loader, value, seen)
 
@@ -167,7 +184,12 @@ class _Reader:
         histories = self._make(HistoryConfig, {"room": room, "algorithm": learner, **parts}, dotted)
         sections = {"data": CutConfig, "model": ModelConfig, "training": TrainingConfig, "evaluation": EvaluationConfig}
         built = {section: self._build(kind, section, self._sections[section]) for section, kind in sections.items()}
-        return self._make(DistillConfig, {"histories": histories, **built}, {name: name for name in self._where.files}, says_section=True)
+        return self._make(
+            DistillConfig,
+            {"histories": histories, **built},
+            {name: name for name in self._where.files},
+            says_section=True,
+        )
 
     def _name(self, section: str, values: dict[str, Any], choices: list[str]) -> str:
         try:
@@ -189,12 +211,19 @@ class _Reader:
         for key in values:
             if key not in known:
                 where = self._where.of(f"{section}.{key}")
-                raise OptionError(f"{where}unknown option {key!r} in {section}.{did_you_mean(str(key), [*known, *also])}")
+                raise OptionError(
+                    f"{where}unknown option {key!r} in {section}.{did_you_mean(str(key), [*known, *also])}"
+                )
         typed = {key: self._typed(f"{section}.{key}", value, types[key]) for key, value in values.items()}
         return self._make(kind, typed, {key: f"{section}.{key}" for key in values})
 
-    def _make(self, kind: type[Any], values: dict[str, Any], dotted: dict[str, str], *, says_section: bool = False) -> Any:
-        """Options of checked types. An error is about those that its message names, or about all; `dotted` says where they stand."""
+    def _make(
+        self, kind: type[Any], values: dict[str, Any], dotted: dict[str, str], *, says_section: bool = False
+    ) -> Any:
+        """Options of checked types.
+
+        An error is about those that its message names, or about all; `dotted` says where they stand.
+        """
         try:
             return kind(**values)
         except OptionError as error:

@@ -16,7 +16,17 @@ from brim.train.config import CausalConfig, SftConfig
 LearnFrom = Literal["success", "all"]
 Priority = Literal["none", "reward", "difficulty"]
 
-MAY_CHANGE = ("host", "port", "transport", "lanes", "connect_timeout", "read_timeout", "episode_timeout", "max_retries", "retry_delay")
+MAY_CHANGE = (
+    "host",
+    "port",
+    "transport",
+    "lanes",
+    "connect_timeout",
+    "read_timeout",
+    "episode_timeout",
+    "max_retries",
+    "retry_delay",
+)
 """Options of the gym that may change when a run is resumed: where the server is, and how long to wait for it."""
 
 UNUSED = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None}
@@ -32,8 +42,9 @@ class OnlineConfig(CausalConfig):
     """Number of rounds. A round plays episodes, then trains on a window of the replay buffer."""
     episodes_per_round: int = 64
     guided: float = 0.5
-    """Share of the episodes that follow the server's hints, to be learned from. The model plays the others, and only they count
-    as its success."""
+    """Share of the episodes that follow the server's hints, to be learned from. The model plays the others, and only
+    they count as its success.
+    """
     learn_from: LearnFrom = "success"
     """Which episodes go into the replay buffer: the solved ones, or all. Refused actions never do."""
     temperature: float = 1.0
@@ -51,23 +62,36 @@ class OnlineConfig(CausalConfig):
     max_staleness: int | None = 1000
     """Upper limit of the age of the model's actions, in optimizer steps; None is no limit."""
     priority: Priority = "none"
-    """What makes actions more likely to be drawn: nothing, their reward (the priority is 1 + reward), or a difficulty near the
-    target."""
+    """What makes actions more likely to be drawn: nothing, their reward (the priority is 1 + reward), or a difficulty
+    near the target.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("learn_from", self.learn_from, get_args(LearnFrom))
         one_of("priority", self.priority, get_args(Priority))
-        counts = ("rounds", "episodes_per_round", "buffer_size", "window_microbatches", "passes", "min_samples", "max_staleness")
+        counts = (
+            "rounds",
+            "episodes_per_round",
+            "buffer_size",
+            "window_microbatches",
+            "passes",
+            "min_samples",
+            "max_staleness",
+        )
         check_counts(**{name: getattr(self, name) for name in counts})
         if not 0 <= self.guided <= 1:
             raise OptionError(f"guided must lie between 0 and 1, got {self.guided}")
         if not 0 <= self.temperature < math.inf:
             raise OptionError(f"temperature must not be negative or infinite, got {self.temperature}")
         if self.fsdp:
-            raise OptionError("fsdp cannot be used in a run that plays: the main rank plays with the whole model; leave it out")
+            raise OptionError(
+                "fsdp cannot be used in a run that plays: the main rank plays with the whole model; leave it out"
+            )
         if self.format.group_field is not None:
-            raise OptionError("group_field has no effect in a run that plays: the replay buffer has no groups; leave it out")
+            raise OptionError(
+                "group_field has no effect in a run that plays: the replay buffer has no groups; leave it out"
+            )
         if self.tokens_per_step is not None and self.batching.microbatches_per_step is not None:
             raise OptionError("give tokens_per_step or microbatches_per_step, not both")
 
@@ -105,7 +129,8 @@ class OnlineConfig(CausalConfig):
         """Make options from values as `to_dict` returns them.
 
         Raises:
-            OptionError: A name is unknown, a value is of another type or out of range, or an option has no meaning here.
+            OptionError: A name is unknown, a value is of another type or out of range, or an option has no meaning
+            here.
         """
         sft = SftConfig.from_dict(values["sft"])
         for name, default in UNUSED.items():

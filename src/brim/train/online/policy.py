@@ -1,8 +1,9 @@
 """A language model that plays: it reads the position, and writes an action.
 
-Where the actions of a position can be listed, the model chooses among them token by token, with probabilities of its own; what could lead
-to no action has none, and where only one token can follow, the model is not asked. Elsewhere it writes a line of its own. All lanes that
-wait are answered together. A draw depends on the seed, the episode and the step alone.
+Where the actions of a position can be listed, the model chooses among them token by token, with probabilities of its
+own; what could lead to no action has none, and where only one token can follow, the model is not asked. Elsewhere it
+writes a line of its own. All lanes that wait are answered together. A draw depends on the seed, the episode and the
+step alone.
 """
 
 import math
@@ -37,10 +38,17 @@ class ModelPolicy(Together):
 
     name = "model"
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, temperature: float = 1.0, seed: int = 42, longest: int | None = None) -> None:
-        """A temperature of 0 takes the likeliest token. A position that takes more than `longest` tokens with its action is given up."""
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, *, temperature: float = 1.0, seed: int = 42, longest: int | None = None
+    ) -> None:
+        """A temperature of 0 takes the likeliest token.
+
+        A position that takes more than `longest` tokens with its action is given up.
+        """
         if tokenizer.eos_id is None:
-            raise OptionError(f"the tokenizer {tokenizer.name} has no end token, so a model cannot say where its action ends")
+            raise OptionError(
+                f"the tokenizer {tokenizer.name} has no end token, so a model cannot say where its action ends"
+            )
         if not 0 <= temperature < math.inf:
             raise OptionError(f"temperature must not be negative or infinite, got {temperature}")
         super().__init__(self.choose)

@@ -59,12 +59,16 @@ class Round:
             self.own_by_level.setdefault(episode.spec.difficulty, Rate()).add(episode.success)
 
 
-def episodes_of(config: OnlineConfig, curriculum: Curriculum, number: int) -> tuple[list[EpisodeSpec], list[EpisodeSpec]]:
+def episodes_of(
+    config: OnlineConfig, curriculum: Curriculum, number: int
+) -> tuple[list[EpisodeSpec], list[EpisodeSpec]]:
     """The episodes of a round: those that hints play, and those that the model plays."""
     size = config.episodes_per_round
     numbers = range(number * size, (number + 1) * size)
     levels = curriculum.levels(numbers, seed=config.seed)
-    specs = [replace(config.gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)]
+    specs = [
+        replace(config.gym.episode(number), difficulty=level) for number, level in zip(numbers, levels, strict=True)
+    ]
     draws = [share(seed=config.seed, purpose="guided", epoch=number) for number in numbers]
     guided = [spec for spec, draw in zip(specs, draws, strict=True) if draw < config.guided]
     own = [spec for spec, draw in zip(specs, draws, strict=True) if draw >= config.guided]
@@ -96,7 +100,10 @@ def play_round(
     round = Round(number)
     keep = _succeeded if config.learn_from == "success" else None
     guided, own = episodes_of(config, curriculum, number)
-    parts: Sequence[tuple[list[EpisodeSpec], Policy, int | None]] = ((guided, HintPolicy(), None), (own, policy, version))
+    parts: Sequence[tuple[list[EpisodeSpec], Policy, int | None]] = (
+        (guided, HintPolicy(), None),
+        (own, policy, version),
+    )
     for specs, player, by in parts:
         if not specs or round.stopped:
             continue
@@ -124,7 +131,9 @@ def play_round(
         round.filtered["prompt too long for the model"] = policy.unread
         policy.unread = 0
     if not round.stopped and round.own.of + round.guided.of == 0:
-        raise BrimError(f"no episode of round {number} could be played to its end ({round.errors}); the first: {round.first_error}")
+        raise BrimError(
+            f"no episode of round {number} could be played to its end ({round.errors}); the first: {round.first_error}"
+        )
     return round
 
 

@@ -1,11 +1,13 @@
 """Fine-tuning that plays: rounds of puzzles, a replay buffer of what worked, windows over it, steps.
 
-Playing and training take turns. A round is played with the weights of its moment; what was solved goes into a `ReplayBuffer`; a rolling
-plan draws a window from it, and the steps of the window are taken as in any run. So neither side runs ahead of the other: no action of the
-model is trained on that is older than `max_staleness` steps, and nothing is played that would have to wait.
+Playing and training take turns. A round is played with the weights of its moment; what was solved goes into a
+`ReplayBuffer`; a rolling plan draws a window from it, and the steps of the window are taken as in any run. So neither
+side runs ahead of the other: no action of the model is trained on that is older than `max_staleness` steps, and nothing
+is played that would have to wait.
 
-A checkpoint holds the replay buffer, the window and the position in it: a run that resumes from it takes the same next step. With several
-ranks, the main one plays and tells the others; every rank has the same replay buffer and draws the same window.
+A checkpoint holds the replay buffer, the window and the position in it: a run that resumes from it takes the same next
+step. With several ranks, the main one plays and tells the others; every rank has the same replay buffer and draws the
+same window.
 """
 
 import time
@@ -129,23 +131,33 @@ class OnlineRun(CausalRun[OnlineConfig]):
                 self.buffer,
                 config.window(self.step_size),
                 pad_id=self.tokenizer.pad_id,
-                tokenizer_hash=identity(self.tokenizer, RowFormat(shape="prompt").layout({"prompt": "", "response": ""})),
+                tokenizer_hash=identity(
+                    self.tokenizer, RowFormat(shape="prompt").layout({"prompt": "", "response": ""})
+                ),
                 curriculum=self.curriculum if config.priority == "difficulty" else None,
             )
-            self.longest = min(config.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST)
-            self.policy = ModelPolicy(self.model, self.tokenizer, temperature=config.temperature, seed=config.seed, longest=self.longest)
+            self.longest = min(
+                config.batching.limit, getattr(self.model.config, "max_position_embeddings", None) or LONGEST
+            )
+            self.policy = ModelPolicy(
+                self.model, self.tokenizer, temperature=config.temperature, seed=config.seed, longest=self.longest
+            )
             if saved is None:
                 self._remember_data(bar)
             else:
                 self._restore(saved, state)
             self.wrap(saved, packed=config.batching.packing is not None, longest=self.longest)
-            self.schedule(saved.schedule_steps if saved is not None else config.max_steps or config.rounds * self.window_steps)
+            self.schedule(
+                saved.schedule_steps if saved is not None else config.max_steps or config.rounds * self.window_steps
+            )
 
     def _check(self, played: int) -> None:
         """Check that there is something to play, and a server, before anything heavy is loaded."""
         rounds = self.config.rounds
         if rounds < played:
-            raise OptionError(f"{played} rounds were played already, and {rounds} were asked for; ask for more, or leave --rounds out")
+            raise OptionError(
+                f"{played} rounds were played already, and {rounds} were asked for; ask for more, or leave --rounds out"
+            )
         self.ranks.together(lambda: find_server(self.config.gym) if self.ranks.is_main and played < rounds else None)
 
     @property
@@ -157,8 +169,9 @@ class OnlineRun(CausalRun[OnlineConfig]):
         most = self.config.max_staleness
         if most is not None and most < self.window_steps:
             raise OptionError(
-                f"a window takes up to {self.window_steps} steps ({self.config.passes} passes of {self.config.window_microbatches} "
-                f"microbatches), so actions would become older than max_staleness {most}; raise it, or make windows smaller"
+                f"a window takes up to {self.window_steps} steps ({self.config.passes} passes of "
+                f"{self.config.window_microbatches} microbatches), so actions would become older than max_staleness "
+                f"{most}; raise it, or make windows smaller"
             )
 
     def _step_size(self) -> int:
@@ -181,14 +194,15 @@ class OnlineRun(CausalRun[OnlineConfig]):
                     raise comes_twice(sample.sample_id, f" in {self.config.data}")
                 if self.buffer.is_full:
                     raise OptionError(
-                        f"{self.config.data} has {total} samples, the replay buffer holds {self.config.buffer_size}; raise "
-                        "--buffer-size, or give less data"
+                        f"{self.config.data} has {total} samples, the replay buffer holds {self.config.buffer_size}; "
+                        "raise --buffer-size, or give less data"
                     )
                 check_vocabulary(sample.input_ids, self.model, self.config.model)
                 if self.config.batching.overflow == "error" and sample.length > self.longest:
                     raise LengthError(
-                        f"sample {sample.sample_id!r} of {self.config.data} has {sample.length} tokens, {self.longest} fit the budget and "
-                        "the model; say what to do with long samples: --overflow truncate, split or skip"
+                        f"sample {sample.sample_id!r} of {self.config.data} has {sample.length} tokens, "
+                        f"{self.longest} fit the budget and the model; say what to do with long samples: --overflow "
+                        "truncate, split or skip"
                     )
                 self.buffer.add(sample)
                 progress(done, total)
@@ -258,11 +272,16 @@ class OnlineRun(CausalRun[OnlineConfig]):
                 raise
 
     def _window_batches(self) -> Iterator[list[TensorBatch]]:
-        """Yield what is left of the window. The epoch of a batch counts all passes, so that each has randomness of its own."""
+        """Yield what is left of the window.
+
+        The epoch of a batch counts all passes, so that each has randomness of its own.
+        """
         passes, window = self.config.passes, self.rolling.window_id
         while self.loader is not None and self.loader.epoch < passes:
             for batches in self.loader.steps():
-                yield [replace(batch, spec=replace(batch.spec, epoch=window * passes + batch.epoch)) for batch in batches]
+                yield [
+                    replace(batch, spec=replace(batch.spec, epoch=window * passes + batch.epoch)) for batch in batches
+                ]
 
     def _play(self) -> None:
         """Play a round, and draw a window. If a signal comes on the way, nothing of the round is kept."""
@@ -297,7 +316,9 @@ class OnlineRun(CausalRun[OnlineConfig]):
                 self.hooks.on_round(report)
 
     def _learn(self, played: Round) -> None:
-        """Add the samples of the round to the replay buffer, and evict actions that would become older than `max_staleness`."""
+        """Add the samples of the round to the replay buffer, and evict actions that would become older than
+        `max_staleness`.
+        """
         self.curriculum.record_batch(played.own_results)
         if self.config.max_staleness is not None:  # what is drawn now is trained on until the window ends
             self.buffer.evict_older_than(self.step + self.window_steps - self.config.max_staleness)
@@ -339,8 +360,9 @@ class OnlineRun(CausalRun[OnlineConfig]):
         stopped = self.is_stopping
         if not stopped and self.step == 0:
             raise DataError(
-                f"{self.round} rounds were played and nothing was learned: the replay buffer holds {len(self.buffer)} actions, a window "
-                f"needs {self.config.min_samples}; play more episodes in a round, easier games, or more of them by hints (--guided)"
+                f"{self.round} rounds were played and nothing was learned: the replay buffer holds "
+                f"{len(self.buffer)} actions, a window needs {self.config.min_samples}; play more episodes in a "
+                "round, easier games, or more of them by hints (--guided)"
             )
         sft = SftResult(
             steps=self.steps if stopped else self.step,

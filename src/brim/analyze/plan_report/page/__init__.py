@@ -1,7 +1,7 @@
 """The page of a plan: one HTML file that needs nothing else, neither a network nor a server.
 
-What has to be readable without JavaScript is written here; charts are drawn in the browser, from numbers. Every value is escaped, and a
-policy with the hashes of the page's own style and script lets nothing else run.
+What has to be readable without JavaScript is written here; charts are drawn in the browser, from numbers. Every value
+is escaped, and a policy with the hashes of the page's own style and script lets nothing else run.
 """
 
 import base64
@@ -76,7 +76,10 @@ def _text(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    rules = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
+    rules = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
     return rules
 
 

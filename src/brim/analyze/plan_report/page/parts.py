@@ -1,4 +1,7 @@
-"""The parts of the page that are written by Python: facts, the comparison, provenance. They are complete without JavaScript."""
+"""The parts of the page that are written by Python: facts, the comparison, provenance.
+
+They are complete without JavaScript.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +66,10 @@ def _row(row: StrategyRow, attention: int, fastest: float, most: int, peak: int)
         _barred(f"{row.speedup:.2f}×", row.speedup / fastest if fastest else 0.0),
     ]
     name = f"{escape(one.name)}{options}"
-    return f'<tr{" class=own" if row.own else ""}><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    return (
+        f"<tr{' class=own' if row.own else ''}><th "
+        f'scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    )
 
 
 def _barred(text: str, share: float, *, waste: bool = False) -> str:
@@ -71,7 +77,8 @@ def _barred(text: str, share: float, *, waste: bool = False) -> str:
     kind = "full is-waste" if waste else "full"
     return (
         f'{text}<svg class="bar" viewBox="0 0 {BAR} 5" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="back" width="{BAR}" height="5" rx="2"/><rect class="{kind}" width="{share * BAR:.1f}" height="5" rx="2"/></svg>'
+        f'<rect class="back" width="{BAR}" height="5" rx="2"/><rect class="{kind}" width="{share * BAR:.1f}" '
+        f'height="5" rx="2"/></svg>'
     )
 
 

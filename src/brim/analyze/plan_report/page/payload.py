@@ -1,7 +1,8 @@
 """What the page draws, as JSON: columns in base64, in the narrowest type that holds them.
 
-The page gets numbers, not pictures, so a switch of epoch or ranks needs no Python. What would make it too large is left out in this
-order, and the page says so: later epochs; then the single microbatches, of which runs of whole steps are added up.
+The page gets numbers, not pictures, so a switch of epoch or ranks needs no Python. What would make it too large is left
+out in this order, and the page says so: later epochs; then the single microbatches, of which runs of whole steps are
+added up.
 """
 
 import base64
@@ -11,7 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.analyze.plan_report.view import METRICS, Dealt, EpochView, Numbers, PlanView, imbalance, order_stats, smallest, waste_stats
+from brim.analyze.plan_report.view import (
+    METRICS,
+    Dealt,
+    EpochView,
+    Numbers,
+    PlanView,
+    imbalance,
+    order_stats,
+    smallest,
+    waste_stats,
+)
 from brim.core.arrays import ceil_div
 from brim.plan.deal import NULL
 
@@ -31,7 +42,9 @@ def create_payload(view: PlanView, max_bytes: int) -> dict[str, Any]:
     for epoch in view.epochs:
         columns = _columns(view, epoch, group_of)
         size = sum(column.nbytes for column in columns.values() if not _constant(column))
-        size += sum(smallest(_sentinel(dealt, len(epoch))).nbytes for dealt in epoch.dealt.values() if not _identity(dealt))
+        size += sum(
+            smallest(_sentinel(dealt, len(epoch))).nbytes for dealt in epoch.dealt.values() if not _identity(dealt)
+        )
         merged = size > room and not epochs
         if size > room and epochs:
             break
@@ -39,7 +52,9 @@ def create_payload(view: PlanView, max_bytes: int) -> dict[str, Any]:
         worlds = {str(ranks): _world(epoch, dealt) for ranks, dealt in epoch.dealt.items()}
         for ranks, dealt in epoch.dealt.items():
             share = max_bytes * 3 // 4 // len(worlds)
-            worlds[str(ranks)] |= _merged(view, epoch, dealt, columns, share) if merged else {"places": _places(dealt, len(epoch))}
+            worlds[str(ranks)] |= (
+                _merged(view, epoch, dealt, columns, share) if merged else {"places": _places(dealt, len(epoch))}
+            )
         shown = {} if merged else {"columns": {name: encode(column) for name, column in columns.items()}}
         epochs.append({"epoch": epoch.epoch, "count": len(epoch), "dropped": epoch.dropped, **shown, "worlds": worlds})
         if merged:
@@ -112,7 +127,13 @@ def _world(epoch: EpochView, dealt: Dealt) -> dict[str, Any]:
 def _facts(epoch: EpochView, order: Numbers) -> list[int]:
     """Microbatches, sequences, tokens, slots, shapes."""
     fill = epoch.fill(order)
-    return [len(order), int(epoch.sequences[order].sum()), fill.used, fill.slots, len(np.unique(_shape_keys(epoch)[order]))]
+    return [
+        len(order),
+        int(epoch.sequences[order].sum()),
+        fill.used,
+        fill.slots,
+        len(np.unique(_shape_keys(epoch)[order])),
+    ]
 
 
 def _shape_keys(epoch: EpochView) -> Numbers:
@@ -134,7 +155,9 @@ def _number(value: float) -> float | None:
 
 
 def _merged(view: PlanView, epoch: EpochView, dealt: Dealt, columns: Columns, room: int) -> dict[str, Any]:
-    """Runs of `merged` steps, added up for each rank, as columns [runs, ranks]; `slowest` is the sum of each step's slowest rank."""
+    """Runs of `merged` steps, added up for each rank, as columns [runs, ranks]; `slowest` is the sum of each step's
+    slowest rank.
+    """
     rounds, deal = len(dealt.places), dealt.deal
     runs = max(room // (POINT_BYTES * dealt.ranks), 1)
     steps = ceil_div(deal.steps, runs)
@@ -180,7 +203,10 @@ def _group_sums(columns: Columns, epoch: EpochView, order: Numbers, groups: int)
 
 
 def _places(dealt: Dealt, count: int) -> dict[str, Any]:
-    """[rounds, ranks], as one line; `count` stands for an empty microbatch. Said in one word where it is the stored order."""
+    """[rounds, ranks], as one line; `count` stands for an empty microbatch.
+
+    Said in one word where it is the stored order.
+    """
     return {"identity": dealt.places.size} if _identity(dealt) else encode(smallest(_sentinel(dealt, count)))
 
 
@@ -198,7 +224,10 @@ def _constant(column: NDArray[Any]) -> bool:
 
 
 def encode(column: NDArray[Any]) -> dict[str, Any]:
-    """A column of unsigned integers as base64, or as one value if all are equal. 64 bits become a float, as JavaScript counts."""
+    """A column of unsigned integers as base64, or as one value if all are equal.
+
+    64 bits become a float, as JavaScript counts.
+    """
     if _constant(column):
         return {"value": int(column[0]), "count": len(column)}
     kind = {1: "u1", 2: "u2", 4: "u4", 8: "f8"}[column.dtype.itemsize]

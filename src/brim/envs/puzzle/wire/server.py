@@ -52,7 +52,9 @@ class PuzzleServer:
             config = GymConfig(host=server.host, port=server.port)
     """
 
-    def __init__(self, transport: ServerTransport = "tcp", host: str = "127.0.0.1", port: int = 0, *, start_timeout: float = 60.0) -> None:
+    def __init__(
+        self, transport: ServerTransport = "tcp", host: str = "127.0.0.1", port: int = 0, *, start_timeout: float = 60.0
+    ) -> None:
         """Port 0 means any free port."""
         one_of("transport", transport, SERVER_TRANSPORTS)
         self.transport, self.host, self.port = transport, host, port
@@ -79,9 +81,13 @@ class PuzzleServer:
         if self.running:
             return self
         if not server_installed():
-            raise MissingExtraError("the puzzle server needs chuk-puzzles-gym, which is not installed; run: pip install 'brim[gym]'")
+            raise MissingExtraError(
+                "the puzzle server needs chuk-puzzles-gym, which is not installed; run: pip install 'brim[gym]'"
+            )
         if not self._any_port and _listens(self.host, self.port):
-            raise ConnectionFailed(f"something listens on {self.host}:{self.port} already; choose another port, or 0 for any that is free")
+            raise ConnectionFailed(
+                f"something listens on {self.host}:{self.port} already; choose another port, or 0 for any that is free"
+            )
         said = ""
         for _ in range(3):  # a port that was free may not be by now
             self._launch()
@@ -91,7 +97,9 @@ class PuzzleServer:
             self.stop()
             if not self._any_port or "address already in use" not in said.lower():
                 break
-        raise ConnectionFailed(f"the puzzle server did not start on {self.host}:{self.port}; it said: {said or 'nothing'}")
+        raise ConnectionFailed(
+            f"the puzzle server did not start on {self.host}:{self.port}; it said: {said or 'nothing'}"
+        )
 
     def stop(self) -> None:
         """Stop the server, and wait until it has ended."""
@@ -132,7 +140,9 @@ class PuzzleServer:
         config.write_text(_CONFIG.format(host=json.dumps(self.host), port=self.port, transport=self.transport))
         command = [sys.executable, "-m", "brim.envs.puzzle.wire.server", str(config)]
         with open(config.with_name("server.log"), "wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def _wait(self) -> bool:
         deadline = time.monotonic() + self._start_timeout
@@ -148,7 +158,9 @@ def _free_port(host: str) -> int:
         with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
             return free.getsockname()[1]
     except (OSError, ValueError) as error:
-        raise ConnectionFailed(f"cannot listen on {host!r}: {error}; name an address of this machine, such as 127.0.0.1") from None
+        raise ConnectionFailed(
+            f"cannot listen on {host!r}: {error}; name an address of this machine, such as 127.0.0.1"
+        ) from None
 
 
 def _listens(host: str, port: int) -> bool:

@@ -77,7 +77,13 @@ class PuzzleSession:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, transport: TransportName = "auto", *, connect_timeout: float = 10.0, read_timeout: float = 30.0
+        cls,
+        host: str,
+        port: int,
+        transport: TransportName = "auto",
+        *,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 30.0,
     ) -> "PuzzleSession":
         """
         Raises:
@@ -151,9 +157,15 @@ class PuzzleSession:
             found = f"{len(reply.results)} results and {len(reply.observations)} positions"
             raise self._break(ProtocolError(f"{action!r} was answered with {found}, not with one"))
         result = reply.results[0]
-        valid, code, message = result.get("success") is True, str(result.get("code", "")), str(result.get("message", ""))
+        valid, code, message = (
+            result.get("success") is True,
+            str(result.get("code", "")),
+            str(result.get("message", "")),
+        )
         if valid != bool(reply.observations):
-            raise self._break(ProtocolError(f"{action!r} was {'accepted without' if valid else 'refused with'} a new position"))
+            raise self._break(
+                ProtocolError(f"{action!r} was {'accepted without' if valid else 'refused with'} a new position")
+            )
         if over and not valid and not reply.lost:
             raise self._break(ProtocolError(f"{action!r} was refused, and yet ended the game"))
         if valid:
@@ -166,13 +178,26 @@ class PuzzleSession:
         assert self._spec is not None
         spec, given = self._spec, tuple(observation.get(word) for word in ("game", "difficulty", "seed"))
         if given != (self._game.title, spec.difficulty, spec.seed):
-            raise self._break(ProtocolError(f"asked for {spec.episode_id}, the server gave {'-'.join(str(word)[:40] for word in given)}"))
+            raise self._break(
+                ProtocolError(
+                    f"asked for {spec.episode_id}, the server gave {'-'.join(str(word)[:40] for word in given)}"
+                )
+            )
         if wrong := _malformed(observation, self._game):
             raise self._break(ProtocolError(f"the server sent a position of {spec.episode_id} {wrong}"))
         self._observation = observation
 
-    def _outcome(self, *, valid: bool, code: str, message: str = "", terminated: bool = False, success: bool = False) -> Outcome:
-        return Outcome(valid=valid, observation=self._observation, terminated=terminated, success=success, code=code, message=message)
+    def _outcome(
+        self, *, valid: bool, code: str, message: str = "", terminated: bool = False, success: bool = False
+    ) -> Outcome:
+        return Outcome(
+            valid=valid,
+            observation=self._observation,
+            terminated=terminated,
+            success=success,
+            code=code,
+            message=message,
+        )
 
     async def _ask(self, lines: Sequence[str], *, last_only: bool = False) -> _Reply:
         """Send lines, and read until the server has answered the last of them."""

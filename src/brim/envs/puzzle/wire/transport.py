@@ -57,7 +57,8 @@ async def connect(host: str, port: int, transport: TransportName = "auto", *, de
     reader, writer = await _dial(host, port, deadline)
     try:
         async with _by(deadline, f"{host}:{port} took the connection and said nothing"):
-            writer.write(b"\n")  # telnet servers wait a second for a first byte, and drop it; others ignore an empty line
+            # Telnet servers wait a second for a first byte, and drop it; others ignore an empty line.
+            writer.write(b"\n")
             first = await reader.read(_CHUNK)
         if first:
             telnet = transport == "telnet" or (transport == "auto" and first[0] == IAC)
@@ -113,7 +114,9 @@ async def _by(deadline: float, what: str, kind: type[PuzzleError] = ServerTimeou
 class _StreamConnection:
     """A connection over TCP or telnet."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, telnet: bool, first: bytes) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, telnet: bool, first: bytes
+    ) -> None:
         self.name = "telnet" if telnet else "tcp"
         self._reader, self._writer = reader, writer
         self._lines = Lines(MAX_LINE)
@@ -167,7 +170,12 @@ async def _websocket(host: str, port: int, deadline: float) -> Connection:
     try:
         async with _by(deadline, f"{host}:{port} did not answer in time", ConnectionFailed):
             socket = await websockets.connect(
-                f"ws://{bracketed}:{port}/ws", max_size=MAX_LINE, compression=None, open_timeout=None, close_timeout=1, proxy=None
+                f"ws://{bracketed}:{port}/ws",
+                max_size=MAX_LINE,
+                compression=None,
+                open_timeout=None,
+                close_timeout=1,
+                proxy=None,
             )
     except failures.WebSocketException as error:
         raise ProtocolError(f"{host}:{port} does not speak WebSocket: {error}") from None
