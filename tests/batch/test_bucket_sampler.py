@@ -95,7 +95,7 @@ def test_batches_do_not_depend_on_the_number_of_workers_or_how_they_are_started(
 
 SCRIPT = """
     import json, sys, time
-    sys.path.insert(0, {tests!r})
+    sys.path[:0] = {tests!r}
     from test_bucket_sampler import loading
 
     if __name__ == "__main__":
@@ -113,7 +113,11 @@ def run(tmp_path, path, state, *, workers, context, kill_after=None):
     script = tmp_path / f"run_{workers}_{context}.py"
     script.write_text(
         textwrap.dedent(SCRIPT).format(
-            tests=os.path.dirname(__file__), state=json.dumps(state), path=str(path), workers=workers, context=context
+            tests=[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))],
+            state=json.dumps(state),
+            path=str(path),
+            workers=workers,
+            context=context,
         )
     )
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
