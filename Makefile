@@ -12,7 +12,8 @@ KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c)
 demo: $(STAMP)
 	$(BIN)/brim demo
 
-# Under a minute: the tests that need no torch, no JAX, no server and no browser, and the examples in docstrings.
+# Under a minute: the tests that need no torch, no JAX, no server, no browser and no second process, and the examples in
+# docstrings.
 quick: $(STAMP)
 	$(PYTEST) --quick
 

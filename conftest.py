@@ -28,7 +28,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--quick",
         action="store_true",
-        help="leave out tests that need torch, JAX, a server or a browser, and slow ones",
+        help="leave out tests that need torch, JAX, a server, a browser or processes, and slow ones",
     )
 
 

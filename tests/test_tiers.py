@@ -51,7 +51,8 @@ def marks(folder: Path, source: str, name: str) -> set[str]:
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", set()),
         ("def unused():\n    import torch\n", set()),
         ("def test():\n    import torch\n", {"torch"}),
-        ("def test():\n    from support.worlds import World\n    World()\n", {"torch"}),
+        ("def test():\n    from support.worlds import World\n    World()\n", {"torch", "process"}),
+        ("import subprocess\ndef test():\n    subprocess.run([])", {"process"}),
         ("from brim.envs.puzzle.wire.server import PuzzleServer\ndef test(): ...", set()),
         ("from brim.envs.puzzle.wire.server import PuzzleServer\ndef test():\n    PuzzleServer()", {"server"}),
     ],
@@ -68,15 +69,13 @@ def test_helpers_are_followed(name, expected, tmp_path):
 
 
 HIDDEN = ("torch", "jax", "peft", "accelerate")
-LOOK = f"import importlib.util; print([name for name in {HIDDEN} if importlib.util.find_spec(name)])"
 
 
-def test_a_quick_test_and_its_processes_never_find_torch(request):
+def test_a_quick_test_never_finds_torch(request):
     if not request.config.option.quick:
         pytest.skip("torch is hidden in the quick tier only")
     assert [name for name in HIDDEN if find_spec(name)] == []
     assert "torch" not in sys.modules
-    assert subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_quick_tier_leaves_out_what_is_marked_and_refuses_torch_to_the_rest(tmp_path):

@@ -39,6 +39,7 @@ def long_tailed(n, longest=2048):
     return np.clip(np.random.default_rng(0).lognormal(5.7, 1, n), 1, longest).astype(np.int32)
 
 
+@pytest.mark.slow
 @given(LENGTHS, st.integers(1, 30), st.none() | st.integers(1, 50))
 def test_a_histogram_counts_every_length_once(lengths, num_bins, bin_width):
     histogram = compute_length_histogram(np.array(lengths, np.int32), num_bins, bin_width)

@@ -255,6 +255,7 @@ def test_a_notebook_shows_a_table_with_everything_escaped():
     assert tree.findtext("p") == replace(found(), unit="<b>").advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [found(), curve(100), curve(10, 20, failed=(Trial(size=900, why="too slow"),))])
 def test_a_picture_has_throughput_over_sizes_and_memory_below(tmp_path, capacity):
     rates, memory = draw(capacity, title="here").axes

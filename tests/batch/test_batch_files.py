@@ -79,6 +79,7 @@ def one(directory, epoch=0, number=0):
     return directory / f"epoch_{epoch}" / f"batch_{number:06d}.npz"
 
 
+@pytest.mark.slow
 @given(cases(max_size=15), st.integers(1, 3), st.booleans(), st.sampled_from([np.int32, np.int64]))
 @settings(max_examples=50)
 def test_what_is_read_is_what_was_collated(case, ranks, flat, dtype):
@@ -162,6 +163,7 @@ class StoppedError(Exception):
     """Raised in the middle of writing."""
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=4))
 @settings(max_examples=15)
 def test_stopped_anywhere_it_goes_on_and_ends_with_the_same_bytes(stops):

@@ -20,6 +20,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KIND, BARE, MAYBE])
 @given(content=st.dictionaries(names, values))
 def test_what_is_written_is_read(kind, content):

@@ -41,6 +41,7 @@ def test_columns_travel_to_another_process_as_their_path(file):
     assert np.array_equal(again["a"], CONTENTS["a"])
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_refused_at_every_length(file):
     whole = file.read_bytes()
     for size in range(len(whole)):

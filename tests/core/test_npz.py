@@ -95,6 +95,7 @@ def test_a_header_that_is_no_literal_of_numpy_is_refused(header):
     refused(archive_of([("x.npy", start + header)]), words="'x' has no readable header")
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_before_it_is_unpacked():
     """The header promises 8 bytes, and the archive holds a hundred megabytes of zeros in a hundred kilobytes."""
     bomb = archive_of([("x.npy", npy(np.zeros(1)) + bytes(100 << 20))], zipfile.ZIP_DEFLATED)

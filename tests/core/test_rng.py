@@ -12,11 +12,13 @@ from brim.core.rng import Words, below, new_seed, permutation, raw_bits, share, 
 AROUND_POWERS_OF_TWO = [n for k in range(11, 21) for n in range(2**k - 2, 2**k + 3)]
 
 
+@pytest.mark.slow
 def test_a_permutation_holds_every_index_once():
     for n in [*range(2000), *AROUND_POWERS_OF_TWO]:
         assert np.array_equal(np.sort(permutation(n, seed=1, purpose="test")), np.arange(n)), n
 
 
+@pytest.mark.slow
 def test_small_permutations_are_uniform():
     counts: dict[tuple[int, ...], int] = {}
     for epoch in range(24_000):

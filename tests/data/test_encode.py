@@ -50,6 +50,7 @@ def tokenizers(bpe_file, plain_file, chat_folder):
     return [BYTE, *map(load_tokenizer, ("gpt2", bpe_file, plain_file, chat_folder))]
 
 
+@pytest.mark.slow
 @given(shapes)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_measuring_agrees_with_encoding_for_every_shape_and_tokenizer(tokenizers, rows):
@@ -88,6 +89,7 @@ def test_a_tokenizer_without_special_tokens_adds_none(plain_file):
     assert tokens.tolist() == tokenizer.encode_batch(["hello"])[0].tolist()
 
 
+@pytest.mark.slow
 def test_no_token_straddles_the_border_between_prompt_and_response():
     gpt2 = load_tokenizer("gpt2")
     tokens, mask = encode_rows([{"prompt": "Hello wor ", "response": "ld"}], gpt2, RowFormat(), where)[0]

@@ -27,6 +27,7 @@ def journal_of(output):
     return output.parent / f".{output.name}.journal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", ["byte", "gpt2"])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.lengths"])
 def test_lengths_are_those_of_the_encoded_rows(data, tmp_path, tokenizer, name):
@@ -41,6 +42,7 @@ def test_lengths_are_those_of_the_encoded_rows(data, tmp_path, tokenizer, name):
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, "train.jsonl"])
 
 
+@pytest.mark.slow
 def test_the_output_says_what_it_was_made_of_and_nothing_about_the_machine(data, tmp_path):
     source = build_lengths(data, tmp_path / "out", "gpt2").cache.source
     assert (source["name"], source["rows"], source["tokenizer"], source["layout"]["kind"]) == (
@@ -52,6 +54,7 @@ def test_the_output_says_what_it_was_made_of_and_nothing_about_the_machine(data,
     assert str(tmp_path).encode() not in (tmp_path / "out").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_workers_or_blocks(data, tmp_path, monkeypatch, bpe_file):
     build_lengths(data, tmp_path / "one", str(bpe_file), workers=1)
     monkeypatch.setattr(jsonl, "BLOCK_BYTES", 3000)
@@ -59,6 +62,7 @@ def test_the_bytes_do_not_depend_on_workers_or_blocks(data, tmp_path, monkeypatc
     assert (tmp_path / "one").read_bytes() == (tmp_path / "three").read_bytes()
 
 
+@pytest.mark.slow
 def test_conversations_go_through_the_template_in_the_workers_too(tmp_path, chat_folder, small_blocks):
     rows = [
         {"messages": [{"role": "user", "content": "hello " * (k % 9)}, {"role": "assistant", "content": "ok"}]}
@@ -86,6 +90,7 @@ def test_parquet_and_saved_data_sets_are_measured_like_jsonl(data, tmp_path):
     assert all(list(cache.ids) == list(caches[0].ids) for cache in caches)
 
 
+@pytest.mark.slow
 def test_samples_have_exactly_the_lengths_that_were_measured(data, tmp_path):
     cache = build_lengths(data, tmp_path / "out", "gpt2").cache
     samples = Samples(open_source(data), load_tokenizer("gpt2"))
@@ -184,6 +189,7 @@ def test_a_journal_that_outlived_its_build_is_removed(data, tmp_path):
     assert not journal_of(tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_change_of_the_data_the_tokenizer_or_the_format_measures_everything_again(data, tmp_path):
     build_lengths(data, tmp_path / "out")
     rows = list(sample_rows(200))
@@ -205,6 +211,7 @@ def test_a_damaged_output_is_built_again(data, tmp_path):
 # Bad input: one line that says where, and nothing left behind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

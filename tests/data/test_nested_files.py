@@ -105,6 +105,7 @@ def replace(path: Path, other: Path, *, in_place: bool) -> None:
         os.replace(other, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_was_replaced_is_not_read_as_the_old_one(name, in_place, everything, tmp_path):

@@ -21,6 +21,7 @@ from brim.data.nested.open import open_nested, write_nested
 from brim.data.nested.structure import ID
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TARGETS)
 @given(nested_samples(), st.integers(1, 4))
 def test_what_is_written_comes_back_in_its_order_under_its_ids(kind, samples, shard):
@@ -34,6 +35,7 @@ def test_what_is_written_comes_back_in_its_order_under_its_ids(kind, samples, sh
         assert_holds(again, samples)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nested_samples(min_size=2))
 def test_the_fingerprint_is_of_the_samples_and_not_of_the_files(samples):
@@ -55,6 +57,7 @@ def test_the_fingerprint_is_of_the_samples_and_not_of_the_files(samples):
         assert open_nested(Path(folder) / "turned.h5").fingerprint not in prints
 
 
+@pytest.mark.slow
 def test_samples_that_do_not_fit_in_the_buffer_are_streamed(tmp_path, monkeypatch):
     monkeypatch.setattr(nested_hdf5, "BUFFER_BYTES", 2000)
     held = []

@@ -107,6 +107,7 @@ def children():
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_the_next_run_continues(tmp_path):
     before = children()
     write_sample_data(tmp_path / "train.jsonl", 10_000)
@@ -150,6 +151,7 @@ def test_a_whole_journal_is_continued_and_not_measured_again(data, tmp_path, sto
     assert (tmp_path / "out").read_bytes() == stopped[1]
 
 
+@pytest.mark.slow
 def test_a_journal_of_another_tokenizer_or_other_data_is_discarded(data, tmp_path, stopped):
     assert build_lengths(data, tmp_path / "out", "gpt2").resumed == 0
     (tmp_path / "out").unlink()

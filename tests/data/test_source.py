@@ -237,6 +237,7 @@ def test_every_kind_of_source_gives_the_same_rows_at_random_and_in_blocks(save):
         source.row(25)
 
 
+@pytest.mark.slow
 def test_every_kind_of_source_recognises_rows_that_were_only_added_to(save):
     old = open_source(save(ROWS[:20]))
     end, digest = old.end, old.fingerprint

@@ -19,6 +19,7 @@ def test_the_bytes_are_the_same_on_every_machine(tmp_path):
     )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**40))
 @settings(max_examples=15)
 def test_every_answer_is_right_and_another_one_is_not(seed):
@@ -28,6 +29,7 @@ def test_every_answer_is_right_and_another_one_is_not(seed):
         assert not check_answer({**row, "response": row["response"] + "1"})
 
 
+@pytest.mark.slow
 def test_lengths_have_a_long_tail_and_a_hard_end():
     lengths = np.array([len(f"{row['prompt']}\n{row['response']}".encode()) + 1 for row in sample_rows(20_000)])
     assert 250 <= np.median(lengths) <= 350

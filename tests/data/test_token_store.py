@@ -58,6 +58,7 @@ def assert_equals_samples(store, samples):
         assert store.lengths[row] == sample.length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", ["byte", "gpt2"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_store_has_the_tokens_of_every_row(data, tmp_path, small_blocks, tokenizer, workers):
@@ -67,6 +68,7 @@ def test_a_store_has_the_tokens_of_every_row(data, tmp_path, small_blocks, token
     assert_equals_samples(TokenStore.load(tmp_path / "tokens"), Samples(open_source(data), load_tokenizer(tokenizer)))
 
 
+@pytest.mark.slow
 def test_conversations_are_stored_as_they_are_templated(tmp_path, chat_folder):
     turns = [
         {"role": "user", "content": "hello wörld"},
@@ -144,6 +146,7 @@ def test_some_rows_are_a_store_of_their_own(data, tmp_path):
     assert some.tokens is store.tokens
 
 
+@pytest.mark.slow
 def test_a_store_that_is_there_is_opened_and_not_built_again(data, tmp_path):
     build(data, tmp_path / "tokens")
     before = (tmp_path / "tokens").stat().st_mtime_ns
@@ -380,6 +383,7 @@ def test_the_lengths_of_a_store_are_those_of_its_table(data, tmp_path):
     assert not store.tokens.flags.writeable
 
 
+@pytest.mark.slow
 def test_one_pass_gives_the_bytes_of_two(data, tmp_path, small_blocks):
     """The definition: measure, then tokenise what was measured."""
     store = build(data, tmp_path / "tokens", "gpt2")

@@ -36,6 +36,7 @@ def test_the_special_ids_of_the_byte_tokenizer_are_behind_the_bytes():
     assert not byte.adds_bos
 
 
+@pytest.mark.slow
 def test_gpt2_has_the_well_known_ids():
     gpt2 = load_tokenizer("gpt2")
     assert gpt2.encode_batch(["Hello world", "The quick brown fox<|endoftext|>"])[0].tolist() == [15496, 995]
@@ -64,6 +65,7 @@ def test_nothing_is_truncated_or_padded(tokenizer):
     assert len(none) == 0
 
 
+@pytest.mark.slow
 def test_a_tokenizer_survives_pickling(tokenizer):
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.fingerprint == tokenizer.fingerprint

@@ -76,6 +76,7 @@ def test_a_q_learner_that_is_greedy_takes_the_best_action():
     assert learner.episode(0).actions[0].tolist() == [4, 4, 4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [HistoryConfig(algorithm=QLearning(epsilon=0.0)), HistoryConfig(algorithm=Ppo(), keep_every=16)],

@@ -48,6 +48,7 @@ def test_a_saved_plan_is_the_plan(tmp_path_factory, table, config):
         assert verify_plan(loaded, table, config) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(tables(max_size=30), configs())
 def test_saved_shares_are_the_shares(tmp_path_factory, table, config):

@@ -174,6 +174,7 @@ async def wrong_answers(reader, writer):
         writer.write(b'{"type":"error","code":"INVALID_MODE","mode":"' + (line.split() or [b"?"])[-1] + b'"}\n')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("serve", "error"),
     [

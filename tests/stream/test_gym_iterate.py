@@ -107,6 +107,7 @@ def test_a_choice_that_never_comes_keeps_nobody(fake):
         forever.set()
 
 
+@pytest.mark.slow
 def test_an_iterator_that_is_collected_in_the_thread_of_the_lanes_ends_them(fake):
     collected = threading.Event()
 
@@ -247,6 +248,7 @@ def test_reset_and_close_in_the_loop_end_it_and_lose_nothing(fake):
     assert counts(stream) == (6, 18)
 
 
+@pytest.mark.slow
 def test_closing_from_another_thread_at_any_moment_ends_the_loop_for_good(fake):
     rng = random.Random(1)
     for number in range(30):

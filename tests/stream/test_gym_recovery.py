@@ -151,6 +151,7 @@ def test_a_server_that_hangs_up_on_every_move_is_an_error_not_a_failure_and_then
     assert stream.state_dict()["episode"] == stream.metrics.num_episodes <= 6
 
 
+@pytest.mark.slow
 def test_an_episode_that_cannot_be_started_costs_the_others_nothing():
     specs = [EpisodeSpec(number=number, game="lights", difficulty="easy", seed=number) for number in range(12)]
 
@@ -165,6 +166,7 @@ def test_an_episode_that_cannot_be_started_costs_the_others_nothing():
             assert [episode.success for episode in ended] == [False, True] * 6
 
 
+@pytest.mark.slow
 def test_an_outage_is_waited_for_and_no_episode_notices():
     """The clocks of the episodes stand still: they have less time than it takes."""
     with FakeGym() as fake:
@@ -204,6 +206,7 @@ def test_a_server_that_is_gone_ends_the_loop_and_nothing_is_counted_that_was_not
     assert numbers == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_expected_is_waited_for_even_if_it_was_never_there():
     with FakeGym() as fake:
         config = options(fake, retry_delay=0.05, max_retry_delay=5.0)
@@ -265,6 +268,7 @@ def test_an_episode_that_never_began_is_the_servers_fault_one_that_did_is_a_time
         assert isinstance(episode.error, ServerTimeout)
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_changes_nothing_for_lanes_that_decide_together():
     def choose(turns):
         return [None if turn.episode.number % 3 == 1 and turn.step else "press 1 1" for turn in turns]

@@ -156,6 +156,7 @@ def test_a_stream_is_its_rows_through_the_tokenizer_one_after_the_other(folder, 
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(row_lists(), options, st.booleans(), st.booleans())
 def test_resumed_at_any_sample_a_stream_goes_on_as_if_nothing_had_been(folder, rows, options, first, second):

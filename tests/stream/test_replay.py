@@ -574,6 +574,7 @@ def test_options_come_alone_or_on_top_of_a_config():
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     st.lists(st.lists(samples(), max_size=8), min_size=1, max_size=6),
@@ -803,6 +804,7 @@ def test_the_kernel_finds_what_differs_as_its_twin_does(numbers):
         replay_draw.kernel.distinct(np.zeros(3, np.int64), np.zeros(2, np.int64))
 
 
+@pytest.mark.slow
 def test_a_buffer_without_the_kernel_draws_the_same():
     def played():
         buffer = ReplayBuffer(max_size=3000, eviction_policy="priority")

@@ -53,6 +53,7 @@ def step(buffer, rng, number):
             return buffer.update_priority(int(rng.integers(60)), float(rng.random()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "priority", "random"])
 @pytest.mark.parametrize("duplicates", ["replace", "keep"])
 @pytest.mark.parametrize("name", NAMES)

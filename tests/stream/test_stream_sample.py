@@ -174,6 +174,7 @@ def test_a_sample_needs_an_id_tokens_and_a_mask():
             StreamSample.from_dict(values)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(samples(), max_size=5))
 def test_metrics_are_sums_over_the_samples(found):

@@ -74,6 +74,7 @@ def test_a_window_with_room_holds_everything_that_is_new():
     assert len(ids(second) - new) == 10, "a fifth of the window was in the one before"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 5))
 @settings(max_examples=20)
 def test_a_window_depends_on_the_snapshot_and_the_seed_alone(seed, extra):

@@ -1,4 +1,4 @@
-"""Find out what a test needs (torch, JAX, a puzzle server, a browser) by reading its source.
+"""Find out what a test needs (torch, JAX, a puzzle server, a browser, processes) by reading its source.
 
 Marks that are derived cannot be forgotten. A file is read before it is imported, because the quick tier runs where
 torch is not installed: a file that imports torch is left out there, not imported and skipped.
@@ -22,10 +22,11 @@ MARKS = {
     "jax": "imports JAX",
     "server": "starts a real puzzle server",
     "browser": "opens pages in Chromium",
+    "process": "starts processes of its own",
     "slow": "takes many seconds",
     "kernel": "calls a compiled kernel directly",
 }
-NOT_QUICK = ("torch", "jax", "server", "browser", "slow")
+NOT_QUICK = ("torch", "jax", "server", "browser", "process", "slow")
 LIBRARIES = {
     "torch": "torch",
     "torchdata": "torch",
@@ -36,7 +37,14 @@ LIBRARIES = {
     "jax": "jax",
     "playwright": "browser",
 }
-NAMES = {"PuzzleServer": "server", "kernel": "kernel"}
+NAMES = {
+    "PuzzleServer": "server",
+    "kernel": "kernel",
+    "subprocess": "process",
+    "Popen": "process",
+    "multiprocessing": "process",
+    "get_context": "process",
+}
 MODELS = re.compile(r"Model|For[A-Z]")  # of transformers, these names load torch; tokenizers and configs do not
 
 

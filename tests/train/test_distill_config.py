@@ -158,6 +158,7 @@ def test_mappings_can_be_merged_within_a_file(write):
     assert write(e="{<<: {env: {size: 6}}, env: &a {<<: {size: 7}, size: 8}, model: {}}").histories.room.size == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
