@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".venv-matrix"
-OLDEST_NUMPY = "numpy==1.26.*"  # the lower bound in pyproject.toml
+OLDEST_NUMPY = ("numpy==1.26.*", "pyarrow<26")  # the lower bound in pyproject.toml; pyarrow 26 needs NumPy 2
 LAST_PYTHON_OF_OLDEST_NUMPY = (3, 12)
 EXTRAS = ("hf", "hdf5", "plot", "gym")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
@@ -35,7 +35,8 @@ class Environment(NamedTuple):
     name: str
     python: Path
     kernels: bool = True
-    numpy: str = "numpy"
+    packages: tuple[str, ...] = ()
+    """Requirements beside those of pyproject.toml."""
 
     @property
     def folder(self) -> Path:
@@ -93,7 +94,7 @@ def list_environments(pythons: dict[tuple[int, int], Path]) -> list[Environment]
     every.append(Environment(f"{newest.name}-no-kernels", newest.python, kernels=False))
     old_enough = [one for version, one in zip(pythons, every, strict=False) if version <= LAST_PYTHON_OF_OLDEST_NUMPY]
     if old_enough:
-        every.append(Environment(f"{old_enough[-1].name}-oldest-numpy", old_enough[-1].python, numpy=OLDEST_NUMPY))
+        every.append(Environment(f"{old_enough[-1].name}-oldest-numpy", old_enough[-1].python, packages=OLDEST_NUMPY))
     return every
 
 
@@ -115,7 +116,7 @@ def build_wheel(scratch: Path, *, kernels: bool) -> Path:
 
 
 def install(one: Environment, wheel: Path) -> None:
-    wanted = [*requirements(), one.numpy]
+    wanted = [*requirements(), *one.packages]
     stamp = one.folder / ".installed"
     mark = hashlib.sha256("\n".join([str(one.python), *wanted]).encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != mark:
