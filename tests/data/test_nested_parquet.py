@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.nested import assert_holds
 
@@ -16,6 +16,8 @@ from brim.core.errors import DataError
 from brim.data.nested.open import open_nested
 from brim.data.nested.structure import ID
 
+READS_MISSING_BLOCKS = int(pa.__version__.split(".")[0]) >= 26
+"""Before version 26, pyarrow refuses to read a file in which an array of fixed size is missing."""
 NUMBERS = {
     "int32": pa.int32(),
     "float64": pa.float64(),
@@ -112,6 +114,7 @@ def depth_is_whole(columns):
     st.integers(0, 2**32),
 )
 def test_parquet_means_what_its_types_say(columns, sizes, nulls, seed):
+    assume(READS_MISSING_BLOCKS or not nulls or "fixed_size_list" not in str([*columns.values()]))
     rng = np.random.default_rng(seed)
     rows = [{name: draw_value(kind, rng, nulls=nulls) for name, kind in columns.items()} for _ in range(sum(sizes))]
     schema = pa.schema(list(columns.items()))
@@ -142,14 +145,17 @@ def test_parquet_ids_come_from_a_column(tmp_path):
         open_nested(tmp_path / "a.parquet", id_field="kay")
 
 
+MISSING_BLOCK = "row 0: an array in 'x' has a null" if READS_MISSING_BLOCKS else "cannot be read as Parquet"
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
         (pa.array([[1.0], [None]]), "row 1: an array in 'x' has a null"),
         (pa.array([[[1], None], []]), "row 0: a list in 'x' has a null"),
         (pa.array([[{"a": [1]}], [{"a": [1]}, {"a": [None]}]]), "row 1: an array in 'x/a' has a null"),
-        (pa.array([[[1, 2], None], []], pa.list_(pa.list_(pa.int64(), 2))), "row 0: an array in 'x' has a null"),
-        (pa.array([[1, None], None], pa.list_(pa.int64(), 2)), "row 0: an array in 'x' has a null"),
+        (pa.array([[[1, 2], None], []], pa.list_(pa.list_(pa.int64(), 2))), MISSING_BLOCK),
+        (pa.array([[1, None], None], pa.list_(pa.int64(), 2)), MISSING_BLOCK),
         (pa.array([1, 2], pa.timestamp("us")), r"column 'x' is of type timestamp\[us\]"),
         (pa.array([None, None], pa.decimal128(5)), "column 'x' is of type decimal128"),
         (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), "column 'x' is of type map"),
