@@ -72,7 +72,7 @@ class NpzArchive(Mapping[str, Any]):
             self._archive = zipfile.ZipFile(file)
         try:
             self.members = _members(self._archive, stored)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: whoever opened the file closes it
             self._archive.close()
             raise
 
