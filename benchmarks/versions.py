@@ -1,13 +1,15 @@
-"""Compare two checkouts of brim: packing, planning, collation and replay, in processes that take turns.
+"""Compare two checkouts of brim: packing, planning, collation and replay, in two processes that take turns.
 
     python benchmarks/versions.py ../brim-0.5.0
 
-Every round runs in a process of its own with one checkout first on its path, so that a busy moment of the machine hits
-both; the best round counts. Jobs use public names that both versions have. A checkout needs its compiled kernels
-(`python setup.py build_ext --inplace`): where they are missing, the NumPy twins are measured.
+Each checkout has a process of its own, and in every round both do the same job, one directly behind the other, in an
+order that changes; the ratio is the median over the rounds, so that a busy moment of the machine hits both. Jobs use
+public names that both versions have. A checkout needs its compiled kernels (`python setup.py build_ext --inplace`):
+where they are missing, the NumPy twins are measured.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -15,8 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from harness import ROOT, Report, Row, lognormal
@@ -31,7 +35,7 @@ DRAWS, ENTRIES = 300, 50_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="the checkout to compare this one with")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=11)
     names = ", ".join(JOBS)
     parser.add_argument(
         "--only", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB", help=f"some of: {names}"
@@ -42,35 +46,64 @@ def main() -> None:
         if not (checkout / "src" / "brim").is_dir():
             parser.error(f"{checkout} is not a checkout of brim: it has no src/brim")
     report = Report("versions")
-    best: dict[str, dict[str, Row]] = {}
-    for _ in range(options.rounds):
-        for name, checkout in checkouts.items():
-            for job, (wall, cpu) in measure(checkout, options.only).items():
-                row = best.setdefault(job, {}).setdefault(name, Row(name))
-                row.seconds = min(row.seconds, wall)
-                row.cpu = min(row.cpu, cpu)
-                row.rounds += 1
-    for job, rows in best.items():
-        for row in rows.values():
-            row.columns["CPU ratio"] = row.cpu / rows["old"].cpu
-        report.table(job, rows.values(), {"CPU ratio": ".2f"})
+    children = {name: Child(checkout) for name, checkout in checkouts.items()}
+    for job in options.only:
+        rounds: list[dict[str, Measured]] = []
+        for number in range(options.rounds + 1):
+            turns = list(children) if number % 2 else list(children)[::-1]
+            rounds.append({name: children[name].run(job) for name in turns})
+        compare(report, rounds[1:])  # the first one warms up
+    for child in children.values():
+        child.close()
     report.close()
 
 
-def measure(checkout: Path, jobs: list[str]) -> Measured:
-    """One round of the jobs in a process that imports brim from a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).resolve()), CHILD, *jobs]
-    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return json.loads(printed)
+def compare(report: Report, rounds: list[dict[str, Measured]]) -> None:
+    """A table for each part of a job."""
+    for part in rounds[0]["old"]:
+        rows: list[Row] = []
+        for name in ("old", "new"):
+            walls, cpus = zip(*(measured[name][part] for measured in rounds), strict=True)
+            ratios = [measured[name][part][1] / measured["old"][part][1] for measured in rounds]
+            row = Row(name, min(walls), min(cpus), len(rounds))
+            row.columns["CPU ratio"], row.columns["quarter"], row.columns["three quarters"] = (
+                float(np.quantile(ratios, share)) for share in (0.5, 0.25, 0.75)
+            )
+            rows.append(row)
+        report.table(part, rows, {"CPU ratio": ".2f", "quarter": ".2f", "three quarters": ".2f"})
 
 
-def run_here(jobs: list[str]) -> None:
-    """Run the jobs in this process and print what they took, as JSON."""
-    measured: Measured = {}
-    for job in jobs:
-        JOBS[job](measured)
-    print(json.dumps(measured))
+class Child:
+    """A process that imports brim from a checkout and does the jobs it is told."""
+
+    def __init__(self, checkout: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(Path(__file__).resolve()), CHILD]
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, job: str) -> Measured:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(job, file=self.process.stdin, flush=True)
+        if not (line := self.process.stdout.readline()):
+            raise SystemExit(f"the job {job} failed with exit status {self.process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def run_here() -> None:
+    """Do the jobs that are named on standard input, and print what each took, as JSON."""
+    for line in sys.stdin:
+        measured: Measured = {}
+        gc.collect()
+        JOBS[line.strip()](measured)
+        print(json.dumps(measured), flush=True)
 
 
 @contextmanager
@@ -104,21 +137,31 @@ def planning(into: Measured) -> None:
             BatchPlan.build(table, config, num_epochs=1).get_epoch(0)
 
 
-def collation(into: Measured) -> None:
-    from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig, Sample, TokenStore, collate
+@cache
+def collation_inputs() -> tuple[Any, dict[str, list[Any]]]:
+    """A token store and the microbatches of two plans over it."""
+    from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig, Sample, TokenStore
 
     lengths = lognormal(10_000)
     tokens = np.random.default_rng(2).integers(0, 50_000, int(lengths.sum()), np.int32)
     parts = np.split(tokens, np.cumsum(lengths)[:-1])
     store = TokenStore.from_samples(Sample(row, part, np.ones(len(part), np.uint8)) for row, part in enumerate(parts))
     table = LengthCache.from_lengths(dict(enumerate(lengths.tolist())))
+    microbatches: dict[str, list[Any]] = {}
     for name, packed in {"padded": None, "packed": PackingConfig(max_length=2048)}.items():
         plan = BatchPlan.build(table, BatchingConfig(token_budget=16384, packing=packed), num_epochs=1)
-        microbatches = list(plan.iter_epoch(0))
-        with clock(into, f"collate 10 epochs of 10,000 samples, {name}"):
-            for _ in range(10):
-                for microbatch in microbatches:
-                    collate(microbatch, store)
+        microbatches[name] = list(plan.iter_epoch(0))
+    return store, microbatches
+
+
+def collation(into: Measured) -> None:
+    from brim import collate
+
+    store, plans = collation_inputs()
+    for name, microbatches in plans.items():
+        with clock(into, f"collate an epoch of 10,000 samples, {name}"):
+            for microbatch in microbatches:
+                collate(microbatch, store)
 
 
 def replay(into: Measured) -> None:
@@ -152,6 +195,6 @@ JOBS: dict[str, Callable[[Measured], None]] = {
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [CHILD]:
-        run_here(sys.argv[2:])
+        run_here()
     else:
         main()
