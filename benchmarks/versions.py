@@ -1,4 +1,5 @@
-"""Compare two checkouts of brim: packing, planning, collation and replay, in two processes that take turns.
+"""Compare two checkouts of brim: packing, planning, collation, files of batches and replay, in two processes that take
+turns.
 
     python benchmarks/versions.py ../brim-0.5.0
 
@@ -30,6 +31,8 @@ Measured = dict[str, tuple[float, float]]
 
 CHILD = "--in-this-process"
 DRAWS, ENTRIES = 300, 50_000
+EPOCHS = 20
+"""How often an epoch is collated for one measurement. One takes some milliseconds, in which chance has the last word."""
 
 
 def main() -> None:
@@ -138,8 +141,8 @@ def planning(into: Measured) -> None:
 
 
 @cache
-def collation_inputs() -> tuple[Any, dict[str, list[Any]]]:
-    """A token store and the microbatches of two plans over it."""
+def collation_inputs() -> tuple[Any, dict[str, Any]]:
+    """A token store and two plans over it."""
     from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig, Sample, TokenStore
 
     lengths = lognormal(10_000)
@@ -147,21 +150,38 @@ def collation_inputs() -> tuple[Any, dict[str, list[Any]]]:
     parts = np.split(tokens, np.cumsum(lengths)[:-1])
     store = TokenStore.from_samples(Sample(row, part, np.ones(len(part), np.uint8)) for row, part in enumerate(parts))
     table = LengthCache.from_lengths(dict(enumerate(lengths.tolist())))
-    microbatches: dict[str, list[Any]] = {}
-    for name, packed in {"padded": None, "packed": PackingConfig(max_length=2048)}.items():
-        plan = BatchPlan.build(table, BatchingConfig(token_budget=16384, packing=packed), num_epochs=1)
-        microbatches[name] = list(plan.iter_epoch(0))
-    return store, microbatches
+    layouts = {"padded": None, "packed": PackingConfig(max_length=2048)}
+    return store, {
+        name: BatchPlan.build(table, BatchingConfig(token_budget=16384, packing=packing), num_epochs=1)
+        for name, packing in layouts.items()
+    }
 
 
 def collation(into: Measured) -> None:
     from brim import collate
 
     store, plans = collation_inputs()
-    for name, microbatches in plans.items():
-        with clock(into, f"collate an epoch of 10,000 samples, {name}"):
-            for microbatch in microbatches:
-                collate(microbatch, store)
+    for name, plan in plans.items():
+        microbatches = list(plan.iter_epoch(0))
+        with clock(into, f"collate {EPOCHS} epochs of 10,000 samples, {name}"):
+            for _ in range(EPOCHS):
+                for microbatch in microbatches:
+                    collate(microbatch, store)
+
+
+def files(into: Measured) -> None:
+    from brim import BatchReader, BatchWriter
+
+    store, plans = collation_inputs()
+    with TemporaryDirectory() as folder:
+        writer = BatchWriter(plans["padded"], store, folder)
+        with clock(into, "write the batches of 10,000 samples as NPZ files"):
+            writer.write_all()
+        reader = BatchReader(folder)
+        reader.plan.get_epoch(0)
+        with clock(into, "read the batches of 10,000 samples from NPZ files"):
+            for _ in reader.iter_epoch(0):
+                pass
 
 
 def replay(into: Measured) -> None:
@@ -190,6 +210,7 @@ JOBS: dict[str, Callable[[Measured], None]] = {
     "packing": packing,
     "planning": planning,
     "collation": collation,
+    "files": files,
     "replay": replay,
 }
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from brim.core import npz
 from brim.core.npz import NotPlainError, NpzArchive, NpzError, npz_bytes
 
 KINDS = ["|u1", "|b1", "<i2", "<i8", "<f4", "<f8", "<c16", "<U3"]
@@ -108,3 +109,27 @@ def test_a_file_cut_off_anywhere_is_refused():
     whole = npz_bytes({"x": np.arange(9)})
     for size in range(len(whole)):
         refused(whole[:size], words="it is cut off or altered")
+
+
+@given(
+    st.sampled_from(["<i4", ">f8", "|u1", "<U3", "|O8", "<q8", "<i3", "<", "i4"]),
+    st.sampled_from(["False", "True", "0"]),
+    st.sampled_from(["()", "(3,)", "(3)", "(03,)", "(2, 3)", "(2, 3,)", "(2,3)", "(-1,)", "(,)", "(1, 2, 0)"]),
+    st.sampled_from([" }\n", " }   \n", "}\n", " }", " }\n\n", " } \t\n"]),
+)
+def test_a_header_of_the_usual_form_is_read_as_numpy_reads_it(kind, by_columns, shape, end):
+    words = f"{{'descr': '{kind}', 'fortran_order': {by_columns}, 'shape': {shape},{end}".encode()
+    data = b"\x93NUMPY\x01\x00" + len(words).to_bytes(2, "little") + words
+    try:
+        usual = npz._usual_head(io.BytesIO(data))
+    except TypeError:  # no such type
+        with pytest.raises(ValueError, match="descr"):
+            npz._any_head(io.BytesIO(data), "x")
+        return
+    if usual is not None:
+        assert usual == npz._any_head(io.BytesIO(data), "x")
+
+
+def test_what_is_written_here_has_headers_of_the_usual_form():
+    for array in (np.zeros((3, 0, 2), "<f4"), np.array(7), np.array(["", "abc"])):
+        assert npz._usual_head(io.BytesIO(npy(array))) is not None

@@ -7,6 +7,7 @@ whenever, wherever and under whichever NumPy they are written. `np.load` reads w
 """
 
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator, Mapping
@@ -27,6 +28,12 @@ GROWTH_DIGITS = 21
 """Digits for which NumPy leaves room in a header, so that the first axis can grow in place."""
 LARGE = 1 << 31
 """Bytes from which on a member of an archive needs sizes of 64 bits."""
+COUNT = rb"(?:0|[1-9][0-9]{0,18})"
+USUAL = re.compile(
+    rb"\{'descr': '([<>|][a-zA-Z][0-9]{1,9})', 'fortran_order': (False|True), "
+    rb"'shape': \((|%b,|%b(?:, %b)+)\), \} *\n" % (COUNT, COUNT, COUNT)
+)
+"""A header of version 1.0 as NumPy and brim write it. NumPy's own parser reads any, and takes ten times as long."""
 
 
 class NpzError(Exception):
@@ -91,10 +98,16 @@ class NpzArchive(Mapping[str, Any]):
             NotPlainError: It is no array of numbers or text.
         """
         member = self.members[name]
-        with _damage(), self._archive.open(member) as file:
+        with _damage(), self._open(member) as file:
             head = _head(file, name, member.file_size)
             array = np.frombuffer(file.read(), head.dtype).reshape(head.shape, order="F" if head.by_columns else "C")
             return np.array(array, head.dtype.newbyteorder("="), order="C")
+
+    def _open(self, member: zipfile.ZipInfo) -> IO[bytes]:
+        """Open a member to read all of it: at once, unless it is compressed and may be larger than the file."""
+        if member.compress_type == zipfile.ZIP_STORED:
+            return io.BytesIO(self._archive.read(member))
+        return self._archive.open(member)
 
     def outline(self, name: str) -> NDArray[Any]:
         """Return a stand-in for an array, of its type and shape: only the header is read. An array without axes is
@@ -123,20 +136,28 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays of numbers or text as an archive without compression. Equal arrays give equal bytes."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980, whatever the time
-            info.create_system = 3  # and from Unix, whatever the machine
-            # An interrupt between opening a member and the block that closes it would leave an archive that cannot be
-            # closed.
-            with interrupts_held(), archive.open(info, "w", force_zip64=array.nbytes >= LARGE) as member:
-                member.write(_header(array))
-                member.write(array_bytes(array))
+            with interrupts_held():
+                _write(archive, name, array)
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return what `write_npz` would write."""
     buffer = io.BytesIO()
-    write_npz(buffer, arrays)
+    with interrupts_held(), zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            _write(archive, name, array)
     return buffer.getvalue()
+
+
+def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    """Write one array. The caller holds interrupts back: one between opening a member and the block that closes it
+    would leave an archive that cannot be closed.
+    """
+    info = zipfile.ZipInfo(f"{name}.npy")  # is dated 1980, whatever the time
+    info.create_system = 3  # and from Unix, whatever the machine
+    with archive.open(info, "w", force_zip64=array.nbytes >= LARGE) as member:
+        member.write(_header(array))
+        member.write(array_bytes(array))
 
 
 def _header(array: NDArray[Any]) -> bytes:
@@ -164,29 +185,41 @@ def _members(archive: zipfile.ZipFile, stored: bool) -> dict[str, zipfile.ZipInf
 
 
 def _head(file: IO[bytes], name: str, size: int) -> _Head:
-    """Read the header at the beginning of a member of `size` bytes, and check that the rest is as large as it says.
-
-    NumPy parses the header as a literal: nothing in it is evaluated.
-    """
+    """Read the header at the beginning of a member of `size` bytes, and check that the rest is as large as it says."""
     try:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise NotPlainError(f"{name!r} is not an array of numbers or text")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+        head = _usual_head(file) or _any_head(file, name)
     except (NpzError, zipfile.BadZipFile, zlib.error, EOFError, OSError):
         raise
-    except (
-        Exception
-    ):  # whatever Python's tokenizer and parser raise for bytes that are no literal, and NumPy for other literals
+    except Exception:  # whatever Python's parser raises for bytes that are no literal, and NumPy for other literals
         raise NpzError(f"{name!r} has no readable header") from None
-    if dtype.hasobject:
+    if head.dtype.hasobject:
         raise NotPlainError(f"{name!r} holds Python objects, which are never loaded")
-    head = _Head(dtype, shape, by_columns)
     rest = size - file.tell()
     if rest != head.nbytes:
-        raise NpzError(f"{name!r} has {rest} bytes, which is not the shape {shape}")
+        raise NpzError(f"{name!r} has {rest} bytes, which is not the shape {head.shape}")
     return head
+
+
+def _usual_head(file: IO[bytes]) -> _Head | None:
+    """Read a header of the usual form; None, and the file at its beginning again, if it has another."""
+    start = file.read(len(MAGIC) + 2)
+    if start.startswith(MAGIC):
+        words = USUAL.fullmatch(file.read(int.from_bytes(start[len(MAGIC) :], "little")))
+        if words is not None:
+            counts = tuple(int(count) for count in words[3].split(b",") if count)
+            return _Head(np.dtype(words[1].decode()), counts, words[2] == b"True")
+    file.seek(0)
+    return None
+
+
+def _any_head(file: IO[bytes], name: str) -> _Head:
+    """Read a header of any form. NumPy parses it as a literal: nothing in it is evaluated."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise NotPlainError(f"{name!r} is not an array of numbers or text")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    return _Head(dtype, shape, by_columns)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from brim.core.errors import OptionError
 from brim.core.fingerprint import digest_bytes
 
-LARGE = 1000
+LARGE = 100
 """Directories with more entries than this are searched for leftovers only once by a process."""
 DAY = 24 * 3600.0
 LONGEST_NAME = 180
