@@ -32,7 +32,7 @@ Measured = dict[str, tuple[float, float]]
 CHILD = "--in-this-process"
 DRAWS, ENTRIES = 300, 50_000
 EPOCHS = 20
-"""How often an epoch is collated for one measurement. One takes some milliseconds, in which chance has the last word."""
+"""How often an epoch is collated for one measurement: once takes some milliseconds, too short for a ratio."""
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def segment_attention(
 
     Raises:
         OptionError: The model asks for something else: a mask, other scores, attention to what comes later, or to
-        earlier calls.
+            earlier calls.
     """
     for name, what in CHANGES.items():
         if others.get(name) is not None:

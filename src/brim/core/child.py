@@ -48,11 +48,11 @@ class Child:
         """Start it.
 
         Args:
-            serve: A function of a module, which the child imports and calls with its end of the socket. environment:
-            Variables that the child has beside those of this process. stderr: A file for what it writes to stderr; by
-            default it shares ours. dies_with_parent: On Linux, the child is killed at once when the thread that starts
-            it is gone, in whatever it
-                is doing. Otherwise it finishes the work at hand first.
+            serve: A function of a module, which the child imports and calls with its end of the socket.
+            environment: Variables that the child has beside those of this process.
+            stderr: A file for what it writes to stderr; by default it shares ours.
+            dies_with_parent: On Linux, the child is killed as soon as the thread that started it ends, whatever it is
+                doing. Otherwise it finishes the work at hand first.
         """
         self.channel, theirs = Pipe()
         target = f"{serve.__module__}:{serve.__qualname__}"

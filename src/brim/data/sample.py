@@ -48,7 +48,7 @@ class Sample:
 
         Raises:
             DataError: Lengths differ, a mask holds something else than 0 and 1, segments go back, or a value is no
-            integer.
+                integer.
         """
         if type(id) not in (str, int):
             raise not_an_id(f"sample id {id!r} is a {type(id).__name__}")

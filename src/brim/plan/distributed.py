@@ -41,7 +41,7 @@ class DistributedConfig:
 
         Raises:
             OptionError: A launcher's variables are incomplete or not numbers. Guessing would train every rank on
-            everything.
+                everything.
         """
         environ = os.environ if environ is None else environ
         for names in LAUNCHERS:

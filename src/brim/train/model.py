@@ -201,7 +201,7 @@ def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Mo
 
     Raises:
         OptionError: It is not a causal model of transformers in float32, or the tokenizer has tokens that it does not
-        know.
+            know.
     """
     if not all(hasattr(model, name) for name in ("get_input_embeddings", "save_pretrained", "config")):
         raise OptionError(

@@ -56,7 +56,7 @@ class Stepper:
 
         Raises:
             NotFiniteError: On all ranks, if the loss or the gradient of any is not finite. The weights stay what they
-            were.
+                were.
         """
         losses = [self._backward(batch, learned, last=batch is batches[-1]) for batch in batches]
         total = self._ranks.total([float(torch.stack(losses).sum(dtype=torch.float64))])[0]

@@ -98,7 +98,7 @@ class BatchReader:
 
         Raises:
             DamagedError: A file is missing, or one is there that does not belong: found now and not after a day of
-            training.
+                training.
         """
         missing, strangers = self.files(epoch)
         folder = batch_file(self.directory, epoch, 0).parent

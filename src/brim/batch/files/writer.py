@@ -73,7 +73,8 @@ class BatchWriter:
 
         Raises:
             MismatchError: The plan belongs to other data or another tokenizer, or the directory holds the batches of
-            another plan. OptionError: The directory holds other files.
+                another plan.
+            OptionError: The directory holds other files.
         """
         self.plan, self.directory = plan, Path(output_dir)
         self.source = token_source(plan, source)

@@ -62,7 +62,7 @@ def column_of(array: Any, path: str, place: Place) -> Column:
     """
     Raises:
         DataError: The type has no meaning here, or a null is where none can be. The message names the column, and the
-        row of the null.
+            row of the null.
     """
     types = need("pyarrow", extra="hf", user="brim.data.nested.arrow").types
     kind = array.type

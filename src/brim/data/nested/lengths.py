@@ -158,7 +158,7 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
 
     Raises:
         OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the sum is more than a
-        length can be.
+            length can be.
     """
     described = table.source.get("structures")
     if described is None or table.groups is None:

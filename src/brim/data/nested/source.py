@@ -62,11 +62,13 @@ class NestedSource(ABC):
         """A sample, with its id. `row` is in range."""
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """
+        """Read one sample.
+
         Raises:
-            DataError: The sample holds something that cannot be batched. DamagedError: Its bytes are not the ones that
-            were written. MismatchError: Its file was changed or replaced since the source was opened. Noticed when a
-            process opens the file.
+            DataError: The sample holds something that cannot be batched.
+            DamagedError: Its bytes are not the ones that were written.
+            MismatchError: Its file was changed or replaced since the source was opened. This is noticed when a process
+                opens the file.
         """
         row, count = operator.index(row), len(self)
         if not -count <= row < count:

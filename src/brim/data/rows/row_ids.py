@@ -22,7 +22,7 @@ def row_id(row: Row, layout: Layout, number: int) -> SampleId:
 
     Raises:
         DataError: The row has no id though others have, or has one though others have none, or it is not a string or an
-        integer.
+            integer.
     """
     field = layout.id_field
     if field is None:

@@ -58,7 +58,7 @@ class SumTree:
 
         Raises:
             OptionError: A slot does not exist, or a weight is negative, NaN or beyond `LARGEST`. Nothing is changed
-            then.
+                then.
         """
         where = np.ascontiguousarray(slots, np.int64)
         values = np.ascontiguousarray(weights, np.float64)

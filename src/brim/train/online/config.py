@@ -130,7 +130,7 @@ class OnlineConfig(CausalConfig):
 
         Raises:
             OptionError: A name is unknown, a value is of another type or out of range, or an option has no meaning
-            here.
+                here.
         """
         sft = SftConfig.from_dict(values["sft"])
         for name, default in UNUSED.items():
