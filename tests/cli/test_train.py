@@ -33,7 +33,7 @@ def desk(tmp_path_factory):
     commands.
     """
     folder = tmp_path_factory.mktemp("desk")
-    write_sample_data(folder / "train.jsonl", 24)
+    write_sample_data(folder / "train.jsonl", 8)
     ok("brim", folder, "train sft --model tiny -t gpt2 --data train.jsonl --max-steps 1 --no-tensorboard -q -o first")
     (folder / "first" / "model").rename(folder / "model")
     ok("lazarus", folder, "data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl")

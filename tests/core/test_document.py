@@ -16,13 +16,15 @@ MAYBE = Document(format="brim.maybe/1", what="a thing of hand", checksum="option
 
 names = st.text().filter(lambda name: name not in ("format", "checksum"))
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.lists,
+    max_leaves=6,
 )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [KIND, BARE, MAYBE])
-@given(content=st.dictionaries(names, values))
+@given(content=st.dictionaries(names, values, max_size=4))
 def test_what_is_written_is_read(kind, content):
     assert kind.decode(kind.encode(content), "here") == content
 

@@ -18,8 +18,8 @@ def small(tmp_path_factory):
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         max_position_embeddings=2048,
         attention_dropout=0.1,
         pad_token_id=256,
@@ -32,16 +32,16 @@ def small(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def options(small, tmp_path):
-    """Options of a short run; keywords change them."""
+@pytest.fixture(scope="session")
+def short_run(small):
+    """Options of a short run in a directory; keywords change them."""
     from brim.train.config import SftConfig
 
-    def make(name="run", **changes):
+    def make(output, **changes):
         values = {
             "model": str(small / "model"),
             "data": str(small / "train.jsonl"),
-            "output": str(tmp_path / name),
+            "output": str(output),
             "batching": BatchingConfig(token_budget=1024, overflow="truncate"),
             "learning_rate": 1e-3,
             "tensorboard": False,
@@ -50,5 +50,15 @@ def options(small, tmp_path):
             "log_every": 1,
         }
         return SftConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def options(short_run, tmp_path):
+    """Options of a short run under a name; keywords change them."""
+
+    def make(name="run", **changes):
+        return short_run(tmp_path / name, **changes)
 
     return make

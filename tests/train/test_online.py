@@ -230,7 +230,8 @@ def test_a_server_that_is_gone_for_a_while_costs_nothing_and_one_that_is_gone_fo
         result = train_online(config, hooks=OnlineHooks(on_round=leave_after_the_first))
     assert [report.errors for report in result.rounds] == [{}, {}, {}]
 
-    gone = online("gone", sft={"save_every": None}, gym={"port": port, "retry_delay": 0.05, "max_retries": 1})
+    quickly = {"retry_delay": 0.05, "max_retry_delay": 0.5, "max_retries": 1}
+    gone = online("gone", sft={"save_every": None}, gym={"port": port, **quickly})
     with PuzzleServer(port=port) as leaving:
         with pytest.raises(ConnectionFailed):
             train_online(gone, hooks=OnlineHooks(on_round=lambda report: leaving.stop()))

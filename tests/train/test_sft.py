@@ -97,6 +97,14 @@ def test_schedules_end_where_they_say():
             assert all(0 < value <= 1 for value in values)
 
 
+@pytest.fixture(scope="module")
+def four_steps(short_run, tmp_path_factory):
+    """The weights after four steps with the options of a short run."""
+    config = short_run(tmp_path_factory.mktemp("four-steps"), max_steps=4)
+    train_sft(config)
+    return weights(Path(config.output))
+
+
 @pytest.mark.parametrize(
     ("changes", "reaches"),
     [
@@ -114,19 +122,18 @@ def test_schedules_end_where_they_say():
     ],
     ids=str,
 )
-def test_an_option_changes_the_weights_exactly_if_it_should(options, changes, reaches):
-    expected, found = options("without"), options("with", **changes)
-    train_sft(expected)
-    train_sft(found)
-    expected, found = weights(Path(expected.output)), weights(Path(found.output))
-    assert any(not torch.equal(expected[name], found[name]) for name in expected) == reaches
+def test_an_option_changes_the_weights_exactly_if_it_should(options, four_steps, changes, reaches):
+    config = options(max_steps=4, **changes)
+    train_sft(config)
+    found = weights(Path(config.output))
+    assert any(not torch.equal(four_steps[name], found[name]) for name in four_steps) == reaches
 
 
-def test_worker_processes_do_not_change_the_weights(options):
-    train_sft(options("thread", max_steps=4))
-    train_sft(options("workers", max_steps=4, num_workers=2))
-    expected, found = (weights(Path(options(name).output)) for name in ("thread", "workers"))
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+def test_worker_processes_do_not_change_the_weights(options, four_steps):
+    config = options(max_steps=4, num_workers=2)
+    train_sft(config)
+    found = weights(Path(config.output))
+    assert all(torch.equal(four_steps[name], found[name]) for name in four_steps)
 
 
 def test_tokens_per_step_accumulates_microbatches(options):
@@ -174,7 +181,7 @@ def test_evaluation_on_other_data_is_the_mean_over_what_is_learned(options, smal
     assert len(evaluated) == 2
     whole = options(
         "whole",
-        batching=BatchingConfig(token_budget=1 << 16, overflow_max=1024, **TRUNCATED),
+        batching=BatchingConfig(token_budget=1024, microbatches_per_step=100, **TRUNCATED),
         max_steps=1,
         learning_rate=1e-9,
     )

