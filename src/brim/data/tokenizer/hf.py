@@ -21,6 +21,7 @@ from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.data.tokenizer.base import Message, Tokens
 from brim.data.tokenizer.template import render_template
+from brim.data.tokenizer.words import words_of
 
 USER = "brim.data.tokenizer.hf"
 WAYS_OUT = "use -t byte, a path of a tokenizer.json or of a directory that holds one"
@@ -58,6 +59,7 @@ class HfTokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend: Any = backend
+        self._words = words_of(backend)
         self._specials = {
             key: token
             for key, token in (("bos_token", bos), ("eos_token", eos), ("pad_token", pad))
@@ -95,12 +97,16 @@ class HfTokenizer:
         return fingerprint(backend=backend, specials=self._specials, template=self._template, adds_bos=self.adds_bos)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        if self._words is not None:
+            return self._words.encode_batch(texts)
         return [
             np.array(encoding.ids, np.int32)
             for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         ]
 
     def count_batch(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        if self._words is not None:
+            return self._words.count_batch(texts)
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return np.fromiter(map(len, encodings), np.int32, len(encodings))
 
