@@ -7,7 +7,7 @@ import threading
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from brim.data.synthetic import sample_rows
 from brim.data.tokenizer import words
@@ -207,6 +207,4 @@ def test_other_ways_of_splitting_are_left_to_the_library(change):
 
 
 def test_other_models_are_left_to_the_library():
-    from tokenizers import models
-
     assert words_of(Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))) is None
