@@ -23,12 +23,10 @@ def contents(directory):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """train.jsonl, its plan by gpt2 (batch_plan) and by bytes (plan), and the batches of the second."""
+def made(pipeline, tmp_path_factory):
+    """The files of the pipeline, a plan by bytes (plan), and its batches."""
     folder = tmp_path_factory.mktemp("made")
-    run("brim sample-data -n 200 -o train.jsonl", folder)
-    run("lazarus data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl", folder)
-    run("lazarus data batchplan build -l lengths.jsonl -e 3 -b 4096 -o batch_plan/", folder)
+    shutil.copytree(pipeline, folder, dirs_exist_ok=True)
     run("brim lengths build -d train.jsonl -o lengths.brim", folder)
     run("brim plan build -l lengths.brim -e 2 -b 4096 --pack --overflow split -o plan", folder)
     run("brim batch write -p plan -d train.jsonl -o batches", folder)
@@ -104,7 +102,7 @@ def test_ranks_have_equally_many_files_and_can_share_their_tokens(here):
     assert len(counts) == 1
     assert len(seen) == len(set(seen))
     assert {id for id, _ in seen} == set(BatchPlan.load(here / "plan").table.ids)
-    assert len(TokenStore.load(here / "tokens.brim")) == 200
+    assert len(TokenStore.load(here / "tokens.brim")) == 300
     run("brim plan shard -p plan -w 3 -o shards", here)
     run("brim batch write -p shards/rank_1 -d train.jsonl -o from-shard", here)
     assert contents(here / "from-shard") == contents(here / "rank_1")

@@ -16,20 +16,10 @@ from brim import BatchPlan, LengthCache
 BIN = Path(sys.executable).parent
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A directory with train.jsonl, lengths.jsonl and batch_plan/."""
-    folder = tmp_path_factory.mktemp("made")
-    run("brim sample-data -n 300 -o train.jsonl", folder)
-    run("lazarus data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl", folder)
-    run("lazarus data batchplan build -l lengths.jsonl -e 3 -b 4096 -o batch_plan/", folder)
-    return folder
-
-
 @pytest.fixture
-def here(made, tmp_path):
-    """A copy of it that a test may spoil."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def here(pipeline, tmp_path):
+    """A copy of the pipeline's files that a test may spoil."""
+    shutil.copytree(pipeline, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

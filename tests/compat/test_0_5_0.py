@@ -36,7 +36,7 @@ def here(monkeypatch):
 def test_a_file_holds_what_it_held(here, name):
     found = json.loads(json.dumps(facts.FACTS[name]()))
     expected = EXPECTED["facts"][name]
-    if name == "capacity.json":  # computed from the trials by LAPACK, whose last bits depend on its version
+    if name == "capacity.json":  # by LAPACK in 0.5.0, whose last bits depend on its version
         assert found["seconds"] == pytest.approx(expected["seconds"])
         found["seconds"] = expected["seconds"]
     assert found == expected

@@ -5,6 +5,17 @@ from brim.data.tokenizer.base import ByteTokenizer
 from brim.plan.config import BatchingConfig
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Several tests run side by side, so torch takes one thread in each, whatever the environment says."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
     """A directory with a Llama of twenty thousand weights, and some data."""

@@ -31,6 +31,8 @@ from brim.train.distill.samples import START, CutConfig, HistoryDataset
 from brim.train.distill.seed_run import SeedRun, load_distilled, new_model
 from brim.train.distill.yaml_files import load_config
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=10, keep_every=2, repeats=2),
     data=CutConfig(window=12, depth=3, samples=200),
@@ -39,15 +41,6 @@ TINY = DistillConfig(
     evaluation=EvaluationConfig(episodes=3, lanes=2),
 )
 SMALL = ("config/env/darkroom_small.yaml", "config/model/ad_compressed_small.yaml")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Several tests run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

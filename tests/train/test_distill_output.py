@@ -8,7 +8,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from brim.batch.bucket_sampler import BucketSampler
 from brim.core.errors import DamagedError, DataError, OptionError
@@ -20,6 +19,8 @@ from brim.train.distill.run import HISTORIES, RESULTS, config_of, train_distill
 from brim.train.distill.samples import CutConfig, HistoryDataset
 from brim.train.distill.seed_run import IN_CONTEXT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = DistillConfig(
     histories=HistoryConfig(room=Darkroom(size=4, horizon=5), episodes=6, keep_every=2, repeats=2),
     data=CutConfig(window=8, depth=2, samples=60),
@@ -27,14 +28,6 @@ TINY = DistillConfig(
     training=TrainingConfig(seeds=(0,), steps=12, token_budget=200, save_every=4, log_every=1),
     evaluation=EvaluationConfig(episodes=3, lanes=2),
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def never(report):

@@ -29,15 +29,9 @@ from brim.train.output import hold_output
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TRUNCATED = {"overflow": "truncate"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def log(config):
@@ -98,7 +92,7 @@ def test_schedules_end_where_they_say():
 
 
 @pytest.fixture(scope="module")
-def four_steps(short_run, tmp_path_factory):
+def four_steps(one_thread, short_run, tmp_path_factory):
     """The weights after four steps with the options of a short run."""
     config = short_run(tmp_path_factory.mktemp("four-steps"), max_steps=4)
     train_sft(config)

@@ -91,20 +91,16 @@ def test_a_sharded_model_is_trained_like_a_whole_one_and_resumed_without_shards(
     assert_each_once(_path(sharded), small, epochs=2)
 
 
+def command_of(small, output):
+    """The words of a short run."""
+    words = ["brim", "train", "sft", "--model", str(small / "model"), "--data", str(small / "train.jsonl")]
+    return [*words, "-b", "1024", "--overflow", "truncate", "--record-samples", "--no-tensorboard", "-o", str(output)]
+
+
 def test_torchrun_starts_the_ranks(small, tmp_path):
-    arguments = [
-        "--model",
-        str(small / "model"),
-        "--data",
-        str(small / "train.jsonl"),
-        "-b",
-        "1024",
-        "--overflow",
-        "truncate",
-    ]
-    arguments += ["--record-samples", "-o", str(tmp_path / "run"), "--no-tensorboard", "--json"]
+    arguments = [*command_of(small, tmp_path / "run"), "--json"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    launcher += ["--master-port", str(free_port()), "-m", "brim", "train", "sft", *arguments]
+    launcher += ["--master-port", str(free_port()), "-m", *arguments]
     done = subprocess.run(launcher, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout)["model"] == str(tmp_path / "run" / "model")
@@ -130,18 +126,7 @@ def wait_until(run, happened):
 
 
 def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, tmp_path):
-    arguments = [
-        "--model",
-        str(small / "model"),
-        "--data",
-        str(small / "train.jsonl"),
-        "-b",
-        "1024",
-        "--overflow",
-        "truncate",
-    ]
-    arguments += ["--record-samples", "--save-every", "2", "-e", "2", "-o", str(tmp_path / "run"), "--no-tensorboard"]
-    run = Command(["brim", "train", "sft", *arguments], tmp_path)
+    run = Command([*command_of(small, tmp_path / "run"), "--save-every", "2", "-e", "2"], tmp_path)
     wait_until(run, lambda: list((tmp_path / "run").glob("checkpoint-*")))
     run.process.kill()
     assert run.wait().returncode == -signal.SIGKILL
@@ -152,18 +137,7 @@ def test_the_command_killed_and_resumed_with_nothing_but_resume(options, small, 
 
 
 def test_sigterm_ends_with_a_checkpoint_and_status_1(small, tmp_path):
-    arguments = [
-        "--model",
-        str(small / "model"),
-        "--data",
-        str(small / "train.jsonl"),
-        "-b",
-        "1024",
-        "--overflow",
-        "truncate",
-    ]
-    arguments += ["--record-samples", "-e", "50", "-o", str(tmp_path / "run"), "--no-tensorboard"]
-    run = Command(["brim", "train", "sft", *arguments], tmp_path)
+    run = Command([*command_of(small, tmp_path / "run"), "-e", "50"], tmp_path)
     wait_until(run, (tmp_path / "run" / "samples-rank0.jsonl").exists)
     run.process.terminate()
     done = run.wait()
