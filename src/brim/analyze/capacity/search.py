@@ -1,22 +1,21 @@
-"""The largest size that works, and how fast every size is: found by trying.
+"""Search for the largest size that fits, and record the speed of every size tried.
 
-The search is told nothing about what a size is of (tokens in a microbatch, environments in a batch): it is given
-something that attempts a size and says whether it fits, and a word for the unit. It starts no process and measures
-nothing itself; `attempts` does.
+The search does not know what a size counts (tokens in a microbatch, environments in a batch): it is given a function
+that attempts a size and returns whether it fits, and a word for the unit. It starts no process and measures nothing
+itself; `attempts` does.
 
-What the search believes is that sizes are monotone: what is larger than a size that failed fails too. So a size above a
-failure is never tried, which also keeps a machine out of trouble that it was in once. Where that is false (a time that
-jitters around its limit), the answer is a size that fitted when it was tried, next to one that did not.
+It assumes that sizes are monotone: whatever is larger than a size that failed, fails too. So a size above a failure is
+never tried, which also avoids running the machine out of memory again. Where the assumption is false (step times that
+jitter around the limit), the result is a size that fitted when it was tried, next to one that did not.
 """
 
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from html import escape
 from typing import Any, Literal, NamedTuple, get_args
-
-import numpy as np
 
 from brim.core.display import bar, table_html
 from brim.core.document import Document
@@ -24,27 +23,27 @@ from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 
 CAPACITY = Document(format="brim.capacity/1", what="a capacity", again="measure it again", checksum="none")
 ENOUGH = 0.95
-"""The share of the best throughput from which on a size is fast enough."""
+"""Share of the best throughput at which a size counts as fast enough (see `Capacity.knee`)."""
 
 LARGEST = 2**62
-"""Neither sizes nor bytes go beyond this."""
+"""Upper limit of sizes, and of peaks in bytes."""
 
 Why = Literal["out of memory", "too slow", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One size, tried."""
+    """The outcome of trying one size."""
 
     size: int
     why: Why | None = None
-    """Why it does not fit; None if it does."""
+    """The reason why the size does not fit; None if it fits."""
     seconds: float | None = None
-    """Of one step: the median of those that were timed."""
+    """Seconds of one step: the median of the timed ones."""
     peak: int | None = None
-    """The most bytes that were in use at once."""
+    """Peak memory in bytes."""
     detail: str = ""
-    """What was seen of a failure: a signal, a message."""
+    """Details of a failure, such as a signal or a message."""
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or not 1 <= self.size <= LARGEST:
@@ -64,12 +63,12 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Units a second; 0 where nothing was timed."""
+        """Throughput in units per second; 0 if no step was timed."""
         return self.size / self.seconds if self.seconds else 0.0
 
 
 class Line(NamedTuple):
-    """What any size should take: `line(size)` is `fixed + per_unit * size`. Neither part is ever negative."""
+    """A linear estimate for any size: `line(size)` is `fixed + per_unit * size`. Neither part is ever negative."""
 
     fixed: float
     per_unit: float
@@ -80,13 +79,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What was tried, by size, and what follows from it. At least one trial fits."""
+    """All trials, sorted by size, and the results computed from them. At least one trial fits."""
 
     unit: str
-    """What a size is of, such as "tokens"."""
+    """The unit of a size, such as "tokens"."""
     trials: tuple[Trial, ...]
     measured: Mapping[str, Any] = field(default_factory=lambda: {})
-    """On what: the model, the machine, the options. Values that JSON has."""
+    """The conditions of the measurement: model, machine, options. Values that JSON can represent."""
 
     def __post_init__(self) -> None:
         trials = tuple(sorted(self.trials, key=lambda trial: trial.size))
@@ -102,32 +101,32 @@ class Capacity:
 
     @property
     def largest(self) -> Trial:
-        """The largest that fits."""
+        """The largest size that fits."""
         return self.fitting[-1]
 
     @property
     def fastest(self) -> Trial:
-        """The one with the best throughput."""
+        """The size with the best throughput."""
         return max(self.fitting, key=lambda trial: trial.rate)
 
     @property
     def knee(self) -> Trial:
-        """The smallest that reaches 95% of the best throughput: above it, memory buys no speed."""
+        """The smallest size that reaches 95% of the best throughput: larger ones take more memory for little speed."""
         return next(trial for trial in self.fitting if trial.rate >= ENOUGH * self.fastest.rate)
 
     @property
     def failed(self) -> Trial | None:
-        """The smallest that does not fit."""
+        """The smallest size that does not fit; None if every size fitted."""
         return next((trial for trial in self.trials if not trial.fits), None)
 
     @property
     def limit(self) -> Why | Literal["most"]:
-        """Why nothing larger fits; "most" if nothing failed and larger sizes were not asked for."""
+        """The reason why no larger size fits; "most" if none failed up to the largest size that was to be tried."""
         return "most" if self.failed is None else self.failed.why or "most"
 
     @property
     def advice(self) -> str:
-        """One sentence: which size to take, and what kept the largest from being larger."""
+        """One sentence: which size to choose, which is the largest, and why no larger one fits."""
         knee, largest = self.knee, self.largest
         share = (
             "the best throughput"
@@ -147,16 +146,16 @@ class Capacity:
 
     @property
     def seconds(self) -> Line:
-        """Of one step of any size, by least squares of the relative errors over what fits."""
+        """Estimate of the seconds of one step of any size, by least squares of the relative errors over what fits."""
         return _line([trial.size for trial in self.fitting], [trial.seconds or 0 for trial in self.fitting])
 
     @property
     def bytes(self) -> Line:
-        """At the peak of a step of any size; as `seconds`."""
+        """Estimate of the peak memory of a step of any size in bytes, fitted like `seconds`."""
         return _line([trial.size for trial in self.fitting], [trial.peak or 0 for trial in self.fitting])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values. What follows from the trials is there for readers; `from_dict` works it out again."""
+        """Return JSON-like values. Results computed from the trials are for readers; `from_dict` recomputes them."""
         follows = {name: getattr(self, name).size for name in ("largest", "fastest", "knee")}
         lines = {name: getattr(self, name)._asdict() for name in ("seconds", "bytes")}
         return {
@@ -175,8 +174,8 @@ class Capacity:
         """Make a capacity of what `to_dict` returned.
 
         Raises:
-            DataError: It is not a capacity.
-            DamagedError: It is altered, or of another version.
+            DataError: The values are not a capacity.
+            DamagedError: A value is missing or invalid, or the values are of another version.
         """
         return cls._of(CAPACITY.check(values, "this"))
 
@@ -190,9 +189,9 @@ class Capacity:
             raise DamagedError(f"this is not a capacity: {type(error).__name__}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a small JSON file, whole or not at all."""
+        """Write a small JSON file, atomically."""
         values = self.to_dict()
-        del values["format"]  # the document says it
+        del values["format"]  # `Document.write` adds it
         CAPACITY.write(path, values)
 
     @classmethod
@@ -201,7 +200,7 @@ class Capacity:
 
         Raises:
             DataError: There is no such file, or it is not a capacity.
-            DamagedError: It is truncated, altered, or of another version.
+            DamagedError: It is truncated, a value is missing or invalid, or it is of another version.
         """
         values = CAPACITY.read(path)
         try:
@@ -214,7 +213,7 @@ class Capacity:
         return (self.unit, "fits", "s/step", "peak", f"{self.unit}/s")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The trials as text, in these columns."""
+        """Return the trials as text, one row each, in the order of `columns`."""
         return [
             (
                 f"{trial.size:,}",
@@ -233,7 +232,7 @@ class Capacity:
         return f"yes, {named[trial.size]}" if trial.size in named else "yes"
 
     def to_ascii(self, width: int = 24) -> str:
-        """A table with one line for each trial; the bars, of at most `width` characters, are the throughput."""
+        """Return a table as text, one line per trial; the bars, of at most `width` characters, show the throughput."""
         table = [self.columns, *self.rows()]
         sizes = [max(len(row[at]) for row in table) for at in range(len(self.columns))]
         bars = ["", *(bar(trial.rate / self.fastest.rate if trial.fits else 0, width) for trial in self.trials)]
@@ -252,15 +251,15 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Which sizes may be tried, and how exactly the largest is to be known."""
+    """Options of a search: the sizes that may be tried, and the accuracy of the result."""
 
     unit: str
     start: int
-    """Rounded down to a multiple, but at least one."""
+    """The first size to try, rounded down to a multiple of `multiple`, but at least one."""
     most: int | None = None
-    """Without it, only a failure ends the search."""
+    """Upper limit of the sizes to try. Without it, only a failure ends the search."""
     resolution: float = 0.05
-    """Of the largest, how far off it may be; 0 finds it exactly."""
+    """Relative accuracy of the largest size that fits; 0 finds the exact multiple."""
     multiple: int = 1
 
     def __post_init__(self) -> None:
@@ -283,14 +282,14 @@ class Search:
 def find_capacity(
     attempt: Callable[[int], Trial], search: Search, *, measured: Mapping[str, Any] | None = None
 ) -> Capacity:
-    """Double from the start until a size fails or the most is reached, then bisect between the last that fitted and the
-    first that failed.
+    """Find the largest size that fits: double from `start` until a size fails or `most` is reached, then bisect between
+    the last that fitted and the first that failed.
 
-    The largest that fits is found to the resolution or to one multiple, whichever is more. Where already the start
-    fails, the search goes down from there.
+    The largest that fits is found to within the resolution or one multiple, whichever is more. If the first size
+    already fails, the search continues below it. `measured` is kept in the result.
 
     Raises:
-        BrimError: Not even one multiple fits. Whatever `attempt` raises ends the search too.
+        BrimError: Not even one multiple fits. Exceptions of `attempt` end the search too.
     """
     multiple, top = search.multiple, search.top
     trials: list[Trial] = []
@@ -307,7 +306,7 @@ def find_capacity(
         else:
             high = size
     while high is not None and high - low > max(multiple, search.resolution * low):
-        # They are two multiples apart or more, so it is strictly between.
+        # `low` and `high` are at least two multiples apart, so `middle` is strictly between them.
         middle = (low + high) // 2 // multiple * multiple
         low, high = (middle, high) if fits(middle) else (low, middle)
     if low == 0:
@@ -320,15 +319,30 @@ def _reason(trial: Trial) -> str:
 
 
 def _line(sizes: list[int], values: list[float]) -> Line:
-    """Relative errors, so that a small size counts as much as a large one; a part that comes out negative is 0."""
-    x, y = np.array(sizes, np.float64), np.maximum(np.array(values, np.float64), 1e-12)
-    through_zero = Line(0.0, float((x / y).sum() / ((x / y) ** 2).sum()))
-    if len(x) == 1:
+    """Fit a line by least squares of the relative errors, so that a small size counts as much as a large one.
+
+    If a part would be negative, it is fixed at 0 and the other one is fitted alone. Fractions, of which there are few,
+    give the same line on every machine; the last bits of a library for matrices depend on its version.
+    """
+    x = [Fraction(size) for size in sizes]
+    y = [Fraction(max(value, 1e-12)) for value in values]
+    weights = [1 / value**2 for value in y]
+    through_zero = Line(0.0, float(_dot(weights, x, y) / _dot(weights, x, x)))
+    mean_x, mean_y = (_dot(weights, column) / sum(weights) for column in (x, y))
+    off_x, off_y = [value - mean_x for value in x], [value - mean_y for value in y]
+    spread = _dot(weights, off_x, off_x)
+    if not spread:
         return through_zero
-    fixed, per_unit = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0].tolist()
+    per_unit = _dot(weights, off_x, off_y) / spread
+    fixed = mean_y - per_unit * mean_x
     if fixed < 0:
         return through_zero
-    return Line(fixed, per_unit) if per_unit >= 0 else Line(float((1 / y).sum() / (1 / y**2).sum()), 0.0)
+    return Line(float(fixed), float(per_unit)) if per_unit >= 0 else Line(float(mean_y), 0.0)
+
+
+def _dot(*columns: list[Fraction]) -> Fraction:
+    """The sum of the products of the columns."""
+    return sum((math.prod(row, start=Fraction(1)) for row in zip(*columns, strict=True)), Fraction())
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -336,7 +350,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(count: float | None) -> str:
-    """1234567890 -> 1.23 GB."""
+    """Format a number of bytes: 1234567890 -> 1.23 GB, None -> "-"."""
     if count is None:
         return "-"
     return f"{count / 1e9:.2f} GB" if count >= 999.5e6 else f"{count / 1e6:.0f} MB"
