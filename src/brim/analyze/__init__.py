@@ -1,4 +1,4 @@
-"""Where the waste is."""
+"""Analysis of batching efficiency: lengths, buckets, strategies, memory capacity, and reports on plans."""
 
 from brim.core.lazy import attach
 

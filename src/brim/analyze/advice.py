@@ -1,4 +1,4 @@
-"""What to choose, in one sentence, and what else is worth knowing."""
+"""Advice on batching in words: which strategy to choose, in one sentence, and notes on the lengths and buckets."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,13 @@ from brim.analyze.strategies import WINDOWS, Strategy, bucket_flags
 from brim.analyze.suggest import BucketSuggestion
 
 ENOUGH = 1.02
-"""A strategy that costs less than this times the cheapest is as good, if it is simpler."""
+"""Costs within this factor count as equal: a simpler strategy is preferred, and a smaller gain is not worth having."""
 
 
 def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> Strategy:
-    """The cheapest of those that brim plans; sorted windows, which ask nothing of the model, where they come close to
-    it.
+    """Return the cheapest strategy that brim can plan, or sorted windows if they cost at most 2% more.
+
+    Sorted windows need no support from the model.
     """
     planned = [strategy for strategy in strategies if strategy.options]
     best = min(planned, key=lambda strategy: strategy.price(capacity))
@@ -23,7 +24,7 @@ def choose_strategy(strategies: Sequence[Strategy], capacity: Capacity | None = 
 
 
 def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> str:
-    """One sentence: what to choose, and why. The first strategy is what the others are compared with."""
+    """Return one sentence: which strategy to choose, and why. The first strategy is the baseline."""
     before, chosen = strategies[0], choose_strategy(strategies, capacity)
     gain = chosen.speedup(before, capacity)
     if gain < ENOUGH:
@@ -42,7 +43,10 @@ def advise(strategies: Sequence[Strategy], capacity: Capacity | None = None) -> 
 
 
 def _beside(strategies: Sequence[Strategy], chosen: Strategy, capacity: Capacity | None) -> str:
-    """How the other candidate compares: windows beside packing, packing beside anything else."""
+    """Compare the chosen strategy with the alternative: packing with sorted windows, any other one with packing.
+
+    Nested samples cannot be packed; for them, explain what separating their structures saves.
+    """
     packed = next((one for one in strategies if one.name.startswith("packed")), None)
     if packed is None:
         return (
@@ -68,7 +72,9 @@ def notes(
     strategies: Sequence[Strategy],
     capacity: Capacity | None = None,
 ) -> tuple[str, ...]:
-    """What else is worth knowing, each in a sentence."""
+    """Return further notes, one sentence each: batches above the measured capacity, samples that are too long, empty or
+    inefficient buckets, and fixed shapes for models that compile.
+    """
     found: list[str] = []
     chosen = choose_strategy(strategies, capacity)
     if capacity is not None and chosen.peak > capacity.largest.size:

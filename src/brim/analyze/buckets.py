@@ -1,4 +1,7 @@
-"""What buckets cost: every sample padded to the width of its bucket."""
+"""The fill of buckets on a data set: every sample is padded to the width of its bucket.
+
+Samples that are too long for every bucket are counted, never cut. Edges are chosen in `brim.analyze.suggest`, not here.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,12 +18,12 @@ from brim.plan.edges import OptimizationGoal, goal_cost
 
 @dataclass(frozen=True, kw_only=True)
 class BucketAnalysis:
-    """How full buckets are. Samples that are too long for every bucket are in none, and counted apart."""
+    """The fill of buckets on a data set. Samples too long for every bucket are in none, and counted in `too_long`."""
 
     bucket_spec: BucketSpec
     buckets: tuple[BucketStats, ...]
     too_long: int
-    """Samples longer than the widest bucket: what becomes of them is the planner's `overflow` option."""
+    """Number of samples longer than the widest bucket; the planner's `overflow` option decides what happens to them."""
 
     @property
     def fill(self) -> Fill:
@@ -36,11 +39,11 @@ class BucketAnalysis:
 
     @property
     def num_samples(self) -> int:
-        """In buckets."""
+        """Number of samples that are in a bucket."""
         return sum(bucket.sample_count for bucket in self.buckets)
 
     def cost(self, goal: OptimizationGoal) -> int:
-        """By the measure of a goal; less is better."""
+        """Return the cost of the buckets by the measure of a goal; less is better."""
         sizes = np.array([bucket.sample_count for bucket in self.buckets], np.int64)
         return goal_cost(goal, sizes, np.array(self.bucket_spec.widths, np.int64))
 
@@ -67,7 +70,7 @@ class BucketAnalysis:
         }
 
     def to_ascii(self, width: int = 20) -> str:
-        """A table with one line per bucket; the bars are the fill."""
+        """Return a table as text, one line per bucket; the bars show the fill."""
         high = len(str(self.bucket_spec.overflow_max))
         numbers = max(len("samples"), len(f"{self.num_samples:,}"))
         lines = [f"{'lengths':<{2 * high + 1}} {'samples':>{numbers}} {'fill':>6} {'of waste':>8}"]
@@ -108,7 +111,7 @@ class BucketAnalysis:
 
 
 def analyze_bucket_efficiency(lengths: Countable, bucket_spec: BucketSpec) -> BucketAnalysis:
-    """How full these buckets are on these lengths."""
+    """Compute the fill of buckets on a data set with these lengths."""
     counts = count_lengths(lengths)
     samples, tokens = counts.sums(np.array(bucket_spec.widths, np.int64))
     stats = zip(bucket_spec.widths, samples.tolist(), tokens.tolist(), strict=True)
@@ -123,7 +126,7 @@ def analyze_bucket_efficiency(lengths: Countable, bucket_spec: BucketSpec) -> Bu
 
 
 def visualize_buckets(lengths: Countable, bucket_spec: BucketSpec, width: int = 50) -> str:
-    """The length histogram with the ends of the buckets drawn in, and how full each bucket is, as text."""
+    """Return as text the length histogram with the ends of the buckets marked, and the fill of each bucket."""
     histogram = compute_length_histogram(lengths)
     drawn = histogram.to_ascii(width, edges=bucket_spec.widths)
     return f"{drawn}\n\n{analyze_bucket_efficiency(histogram, bucket_spec).to_ascii(max(1, width // 2))}"

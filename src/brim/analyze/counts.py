@@ -1,6 +1,6 @@
-"""`LengthCounts`: how often each length occurs.
+"""`LengthCounts`: the number of samples of each length.
 
-All that most analyses need: ten million lengths become a few thousand numbers once.
+Most analyses need only these counts: ten million lengths are reduced once to a few thousand numbers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,10 @@ SomeLengths = LengthCache | Mapping[Any, int] | NDArray[np.integer[Any]] | Itera
 
 
 def as_table(lengths: "SomeLengths | LengthCounts") -> LengthCache:
-    """Lengths in whatever form they are: a cache, a mapping of ids to lengths, an array, numbers one after the other,
-    counts.
+    """Return lengths as a `LengthCache`, from a cache, a mapping of ids to lengths, an array, an iterable, or counts.
 
     Raises:
-        DataError: There are none, or one is negative or not an integer.
+        DataError: There are no lengths, or one is negative, too large or not an integer.
     """
     if isinstance(lengths, LengthCounts):
         lengths = np.repeat(lengths.lengths.astype(np.int32), lengths.counts)
@@ -45,9 +44,10 @@ def as_table(lengths: "SomeLengths | LengthCounts") -> LengthCache:
 
 
 def check_one_length(table: LengthCache, what: str) -> None:
-    """
+    """Check that every sample has a single length, as `what` (named in the message) needs.
+
     Raises:
-        OptionError: The samples are ragged along several axes, and `what` is for those that have one length.
+        OptionError: The samples are nested: ragged along several axes.
     """
     if table.axes is not None:
         raise OptionError(f"{what} are for samples with one length; these are nested, and ragged along several axes")
@@ -55,7 +55,7 @@ def check_one_length(table: LengthCache, what: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LengthCounts:
-    """Distinct lengths, ascending, and how many samples have each."""
+    """The distinct lengths of a data set, ascending, and the number of samples that have each."""
 
     lengths: NDArray[np.int64]
     counts: NDArray[np.int64]
@@ -66,7 +66,7 @@ class LengthCounts:
 
     @cached_property
     def below(self) -> NDArray[np.int64]:
-        """How many samples are no longer than each length."""
+        """The cumulative counts: for each length, the number of samples that are no longer."""
         return np.cumsum(self.counts)
 
     @property
@@ -78,22 +78,23 @@ class LengthCounts:
         return int((self.lengths * self.counts).sum())
 
     def percentile(self, percent: float) -> int:
-        """The smallest length that at least so many percent of the samples do not exceed."""
+        """Return the smallest length that at least `percent` percent of the samples do not exceed."""
         many = ceil(Fraction(str(percent)) * self.samples / 100)  # in floats, 7% of 100 is more than 7
         return int(self.lengths[np.searchsorted(self.below, max(many, 1))])
 
     def up_to(self, longest: int) -> "LengthCounts":
-        """Without what is longer."""
+        """Return the counts without the samples that are longer than `longest`."""
         kept = int(np.searchsorted(self.lengths, longest, side="right"))
         return LengthCounts(self.lengths[:kept], self.counts[:kept])
 
     def cut_to(self, longest: int) -> "LengthCounts":
-        """With what is longer cut to it."""
+        """Return the counts with longer samples cut to `longest`."""
         return LengthCounts(*merge_counts(np.minimum(self.lengths, longest), self.counts))
 
     def sums(self, ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Samples and tokens in ranges of length: range i ends with the length `ends[i]` and starts behind the one
-        before. Ends ascend.
+        """Return the numbers of samples and of tokens in ranges of lengths.
+
+        Range i holds the lengths above `ends[i - 1]` up to and including `ends[i]`. `ends` must ascend.
         """
         places = np.searchsorted(self.lengths, ends, side="right")
         samples = np.concatenate([[0], self.below])[places]

@@ -1,4 +1,4 @@
-"""Length histograms."""
+"""Length histograms, as numbers, text and HTML."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +17,7 @@ PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramBin:
-    """Lengths from `low` to `high`, both included."""
+    """The number of samples with a length from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -26,7 +26,7 @@ class HistogramBin:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthHistogram:
-    """How lengths are distributed."""
+    """The distribution of lengths: bins, extremes, mean and percentiles."""
 
     bins: tuple[HistogramBin, ...]
     count: int
@@ -35,9 +35,9 @@ class LengthHistogram:
     longest: int
     mean: float
     percentiles: dict[int, int]
-    """The smallest length that at least so many percent of the samples do not exceed."""
+    """For each of `PERCENTILES`, the smallest length that at least so many percent of the samples do not exceed."""
     counts: LengthCounts = field(repr=False, compare=False)
-    """How often each length occurs: what other analyses start from."""
+    """The number of samples of each length, from which other analyses are computed."""
 
     def percentile(self, percent: float) -> int:
         if not 0 <= percent <= 100:
@@ -56,7 +56,7 @@ class LengthHistogram:
         }
 
     def to_ascii(self, width: int = 50, edges: Sequence[int] = ()) -> str:
-        """Bars of at most `width` characters, with a line where a bucket ends if `edges` are given."""
+        """Return the histogram as text: bars of at most `width` characters, and the bucket ends given as `edges`."""
         most = max(bin.count for bin in self.bins)
         digits, numbers = len(str(self.longest)), len(f"{most:,}")
         lines: list[str] = []
@@ -82,11 +82,11 @@ class LengthHistogram:
 
 
 Countable = SomeLengths | LengthCounts | LengthHistogram
-"""What can be analysed: lengths, or what was counted of them before."""
+"""The types that analyses accept: lengths, or counts or a histogram made from them."""
 
 
 def count_lengths(lengths: Countable) -> LengthCounts:
-    """How often each length occurs.
+    """Count the samples of each length.
 
     Raises:
         DataError: There are no lengths.
@@ -95,9 +95,9 @@ def count_lengths(lengths: Countable) -> LengthCounts:
 
 
 def compute_length_histogram(lengths: Countable, num_bins: int = 20, bin_width: int | None = None) -> LengthHistogram:
-    """Count lengths in `num_bins` bins of equal width (the last may be narrower), or in bins of `bin_width`.
+    """Count lengths in at most `num_bins` bins of equal width (the last may be narrower), or in bins of `bin_width`.
 
-    There are fewer bins where there are fewer distinct widths.
+    Widths are integers, rounded up, so there can be fewer bins than `num_bins`.
 
     Raises:
         DataError: There are no lengths.

@@ -1,7 +1,8 @@
-"""What all pictures of brim share: colours, figures without a window, axes, and files in the format that a name ends
-in.
+"""Shared parts of brim's plots: colours, figures without a window, the look of axes, and files in the format of their
+suffix.
 
-A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
+matplotlib is imported when a function needs it, and only its objects are used: no window is opened and no global state
+of pyplot is touched.
 """
 
 import os
@@ -15,17 +16,17 @@ from brim.core.extras import need
 INK, ACCENT, PALE, WARN = "#444444", "#1f6feb", "#9ec1f7", "#c2410c"
 METADATA = {"png": {"Software": "brim"}, "svg": {"Creator": "brim"}, "pdf": {"Creator": "brim"}}
 MARKS = (b"Software\0brim", b"<dc:title>brim</dc:title>", b"/Creator (brim)")
-"""How a plot of ours is recognised in its bytes, whatever its format."""
+"""Byte strings of which every plot that brim wrote contains one: that of its format (png, svg, pdf)."""
 SUFFIXES = tuple(METADATA)
 
 
 def check_plot(path: str | os.PathLike[str], *, user: str) -> str:
-    """Return the format of a picture of this name, so that a wrong name is found before anything is measured.
+    """Return the format of a plot from its file name. Call it first, so that a wrong name fails before any measurement.
 
     `user` is the module that needs matplotlib, for the message if it is not installed.
 
     Raises:
-        OptionError: The name ends in something else than png, svg or pdf.
+        OptionError: The name does not end in .png, .svg or .pdf.
         MissingExtraError: matplotlib is not installed.
     """
     kind = Path(path).suffix.removeprefix(".").lower()
@@ -48,13 +49,13 @@ def new_figure(width: float, height: float, *, user: str, **options: Any) -> Any
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], kind: str) -> None:
-    """Write a figure in a format that `check_plot` returned, whole or not at all, with the mark of our own plots."""
+    """Write a figure atomically, in a format that `check_plot` returned, with metadata that marks it as brim's."""
     with atomic_file(path) as file:
         figure.savefig(file, format=kind, dpi=144, metadata=METADATA[kind])
 
 
 def finish_axes(axes: Any) -> None:
-    """Give axes the look of all our plots: a pale grid, small ticks, no frame above and on the right."""
+    """Give axes the look of all brim plots: a pale grid, small ticks, no frame above and on the right."""
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.tick_params(colors=INK, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,5 +1,5 @@
-"""`BatchingEfficiencyReport`: lengths, buckets, suggestions and strategies in one place, with a sentence on what to
-choose.
+"""`BatchingEfficiencyReport`: lengths, buckets, suggested edges and strategies in one report, with one sentence of
+advice.
 """
 
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ NUM_BUCKETS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingEfficiencyReport:
-    """Where the waste is, and what to do about it."""
+    """The padding and cost of a data set under several ways of batching, with advice on which one to choose."""
 
     histogram: LengthHistogram
     analysis: BucketAnalysis | None
-    """Of the buckets as they are; None if none were given."""
+    """The fill of the buckets in use, with the widths that the planner gives them; None if no buckets were given."""
     suggestions: dict[OptimizationGoal, BucketSuggestion]
-    """For every goal, as many buckets as there are now; samples that are too long count as cut.
+    """The best bucket edges for every goal, for at most `num_buckets` buckets (default: as many as are in use, else 8).
 
-    None for nested samples.
+    Samples that are too long count as cut. Empty for nested samples.
     """
     strategies: tuple[Strategy, ...]
-    """The first one is what the others are compared with."""
+    """The strategies; the first one, random batches, is the baseline of attention and speed-ups."""
     token_budget: int
     advice: str
-    """What to choose and why, in one sentence."""
+    """One sentence: which strategy to choose, and why."""
     notes: tuple[str, ...]
     capacity: Capacity | None = None
-    """What was measured of the machine, if anything: then memory and speed-ups are estimated from that."""
+    """The measured capacity of the machine, if any: memory and speed-ups are then estimated from it."""
 
     def to_dict(self) -> dict[str, Any]:
         before = self.strategies[0]
@@ -57,7 +57,7 @@ class BatchingEfficiencyReport:
         }
 
     def to_ascii(self, width: int = 40) -> str:
-        """Everything as text; bars have at most `width` characters."""
+        """Return the whole report as text; bars have at most `width` characters."""
         edges = () if self.analysis is None else self.analysis.bucket_spec.widths
         parts = [self.histogram.to_ascii(width, edges=edges)]
         if self.analysis is not None:
@@ -86,8 +86,9 @@ class BatchingEfficiencyReport:
         )
 
     def table(self) -> list[list[Any]]:
-        """The strategies, a line each, as they are shown. Attention is relative to the first; the peak is in tokens, or
-        in bytes where those can be estimated.
+        """Return one row per strategy, formatted for display under `COLUMNS`.
+
+        Attention is relative to the first strategy; the peak is in slots, or in bytes if there is a `capacity`.
         """
         before = self.strategies[0]
         return [
@@ -124,11 +125,11 @@ def create_efficiency_report(
     seed: int = 42,
     capacity: Capacity | None = None,
 ) -> BatchingEfficiencyReport:
-    """What these lengths cost in every way of batching that a user could choose.
+    """Report what a data set with these lengths costs in every way of batching that a user could choose.
 
-    Without a budget: 4096 tokens, or the longest sample if that is more. `bucket_spec` are the buckets in use, if there
-    are any. With a `capacity` (see `brim bench batch-size`), memory and speed-ups are estimated from what was measured.
-    See `compare_strategies` for the other options.
+    The default token budget is 4096, or the longest sample if that is more. `bucket_spec` are the buckets in use, if
+    there are any. With a `capacity` (see `brim bench batch-size`), memory and speed-ups are estimated from the
+    measurement. See `compare_strategies` for the other options.
 
     Raises:
         DataError: There are no lengths.

@@ -1,8 +1,8 @@
-"""What a data set costs under different ways of batching it: the same samples, about as many in a batch.
+"""Compare the cost of a data set under different ways of batching it: the same samples, about as many in a batch.
 
-Costs are estimates in slots, by the planner's own measure (`plan.deal.cost`): linear in the slots paid for, and in the
-squared lengths that attention sees. Where a machine was measured (`brim bench batch-size`), they become seconds and
-bytes.
+Costs are estimates in slots, by the planner's own measure (`brim.plan.cost`): linear in the slots paid for, and in the
+squared lengths that attention sees. Nothing is measured here: with a `Capacity` (from `brim bench batch-size`), prices
+are estimated in seconds, and reports show peaks in bytes.
 """
 
 from collections.abc import Iterator
@@ -30,26 +30,26 @@ from brim.plan.plan import BatchPlan
 WINDOWS = "sorted windows"
 
 MEGABATCHES = 50
-"""Length-grouped samplers sort inside random runs of this many batches."""
+"""Upper limit of the batches in a run; length-grouped samplers sort inside random runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One way of batching, and what an epoch of it costs."""
+    """One way of batching, and the cost of an epoch."""
 
     name: str
     options: str
-    """What `brim plan build` is told to get it; empty if brim does not do this."""
+    """Flags of `brim plan build` that produce it; empty for batches that brim does not plan, and for existing plans."""
     fill: Fill
     batches: int
     shapes: int
-    """Distinct shapes: how many programs a model that compiles for each would compile."""
+    """Distinct batch shapes: the number of programs that a model which compiles once per shape would compile."""
     attention: int
-    """The squared lengths that attention sees, summed."""
+    """Sum of the squared lengths that attention sees."""
     peak: int
-    """Slots of the largest batch: what memory has to hold."""
+    """Slots of the largest batch, which must fit in memory."""
     cost: int
-    """Of the epoch, in slots."""
+    """Cost of the epoch, in slots."""
 
     @property
     def steps(self) -> int:
@@ -57,7 +57,7 @@ class Strategy:
         return self.batches
 
     def price(self, capacity: Capacity | None = None) -> float:
-        """What an epoch costs: seconds, by what was measured of batches of any size; without a measurement, `cost`."""
+        """Return the cost of an epoch: seconds, estimated from a measured `capacity`; without one, `cost` in slots."""
         return (
             self.cost
             if capacity is None
@@ -65,7 +65,7 @@ class Strategy:
         )
 
     def speedup(self, other: "Strategy", capacity: Capacity | None = None) -> float:
-        """How many times cheaper than the other an epoch is."""
+        """Return how many times cheaper an epoch is than one of `other`."""
         return other.price(capacity) / self.price(capacity)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,18 +94,19 @@ def compare_strategies(
     batch_size: int | None = None,
     seed: int = 42,
 ) -> tuple[Strategy, ...]:
-    """Random batches, length-grouped batches, the buckets that are given, optimal buckets, sorted windows and packed
+    """Compare random batches, length-grouped batches, the given buckets, optimal buckets, sorted windows and packed
     rows.
 
-    Samples longer than the budget or the last bucket count as cut to that, in all of them. There are as many optimal
-    buckets as given ones, else 8. `batch_size` is that of random and grouped batches: as many samples as a budget holds
-    on average, if not given, so that all strategies take about equally many steps.
+    In all of them, samples longer than the budget or the last bucket count as cut to that length. The default of
+    `num_buckets`, for the optimal buckets, is the number of given ones, else 8. `batch_size` is that of random and
+    grouped batches; by default as many samples as the budget holds on average, so that all strategies take about
+    equally many steps.
 
     Nested samples, ragged along several axes, are neither cut nor bucketed nor packed. Random and grouped batches mix
-    their structures, and pay for every axis that one of the samples has.
+    their structures, and are padded along every axis that one of the samples has.
 
     Raises:
-        OptionError: A number cannot work.
+        OptionError: An option is out of range, or contradicts another one.
         LengthError: A nested sample does not fit.
     """
     check_counts(token_budget=token_budget, num_buckets=num_buckets, pack_length=pack_length, batch_size=batch_size)
@@ -142,15 +143,15 @@ def _nested_strategies(table: LengthCache, shared: "Shared", batch_size: int | N
 
 
 def _batch_size(lengths: NDArray[np.int32], token_budget: int, given: int | None) -> int:
-    """As many samples as a budget holds on average, unless given."""
+    """Return the batch size: as given, else as many samples as the budget holds on average; at most all samples."""
     return min(len(lengths), given or max(1, round(token_budget / max(float(lengths.mean()), 1.0))))
 
 
 def longest_kept(token_budget: int, buckets: BucketSpec | None, pad_to_multiple: int) -> int:
-    """What samples are cut to so that every strategy can hold them.
+    """Return the length that longer samples are cut to so that every strategy can hold them.
 
     Raises:
-        OptionError: Not one row of `pad_to_multiple` tokens fits the budget.
+        OptionError: Not even one row of `pad_to_multiple` tokens fits the budget.
     """
     check_counts(token_budget=token_budget, pad_to_multiple=pad_to_multiple)
     if pad_to_multiple > token_budget:
@@ -160,7 +161,7 @@ def longest_kept(token_budget: int, buckets: BucketSpec | None, pad_to_multiple:
 
 
 def effective_buckets(buckets: BucketSpec, token_budget: int, pad_to_multiple: int) -> BucketSpec:
-    """Buckets as the planner has them: every width a multiple, the last one no wider than the budget.
+    """Return buckets with the widths that the planner gives them: rounded up to a multiple, the last within the budget.
 
     Raises:
         OptionError: An edge is above the budget.
@@ -176,13 +177,13 @@ def effective_buckets(buckets: BucketSpec, token_budget: int, pad_to_multiple: i
 
 
 class Shared(NamedTuple):
-    """What all planned strategies are told."""
+    """Options that all planned strategies share."""
 
     token_budget: int
     pad_to_multiple: int
     seed: int
     cut: int | None
-    """What samples are cut to, if any is longer."""
+    """Length that longer samples are truncated to; None if no sample is longer."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -196,7 +197,7 @@ class Shared(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The same as flags. The seed is not among them: another order costs about the same."""
+        """The shared options as flags of `brim plan build`, without the seed: another order costs about the same."""
         words = [f"-b {self.token_budget}"]
         words += [f"--pad-to-multiple {self.pad_to_multiple}"] if self.pad_to_multiple > 1 else []
         words += [f"--overflow-max {self.cut} --overflow truncate"] if self.cut is not None else []
@@ -204,7 +205,7 @@ class Shared(NamedTuple):
 
 
 Planned = tuple[str, str, BatchingConfig]
-"""A name, the flags of `brim plan build`, and the config that they make."""
+"""The name of a strategy, its flags of `brim plan build`, and the equivalent config."""
 
 
 def _given(buckets: BucketSpec | None, shared: Shared) -> Iterator[Planned]:
@@ -217,7 +218,7 @@ def _given(buckets: BucketSpec | None, shared: Shared) -> Iterator[Planned]:
 
 
 def bucket_flags(buckets: BucketSpec) -> str:
-    """Buckets as flags of `brim plan build`. One bucket alone has no edges, and is written as an edge where it ends."""
+    """Return buckets as flags of `brim plan build`. A single bucket has no edges: its end is written as one."""
     edges = buckets.edges or (buckets.overflow_max,)
     return f"--bucket-edges {','.join(str(edge) for edge in edges)} --overflow-max {buckets.overflow_max}"
 
@@ -228,7 +229,11 @@ def _optimal(num_buckets: int, shared: Shared) -> Planned:
 
 
 def _packed(longest: int, pack_length: int | None, shared: Shared) -> Planned:
-    """Samples longer than a row are split; where samples are cut as well, which no plan can do, that is refused."""
+    """Return the strategy of packed rows; samples longer than a row are split.
+
+    Raises:
+        OptionError: Samples would have to be both cut and split, which no plan can do.
+    """
     width = pack_length or min(
         shared.token_budget // shared.pad_to_multiple * shared.pad_to_multiple, max(2048, longest)
     )
@@ -249,16 +254,19 @@ def _packed(longest: int, pack_length: int | None, shared: Shared) -> Planned:
 
 
 def random_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
-    """What most training loops do: shuffle, take `batch_size` at a time, pad to the longest along each of [samples,
-    axes].
+    """Batch as most training loops do: shuffle, take `batch_size` samples at a time, pad to the longest of each batch.
+
+    `axes` are the lengths, [samples, axes]; every axis is padded to its own longest.
     """
     order = permutation(len(axes), seed=seed, purpose="random")
     return _consecutive(f"random batches of {batch_size}", axes[order], batch_size, pad_to_multiple)
 
 
 def grouped_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42, pad_to_multiple: int = 1) -> Strategy:
-    """What samplers that group by length do: shuffle, sort inside runs of fifty batches, take `batch_size` at a
-    time.
+    """Batch as length-grouped samplers do: shuffle, sort inside runs of batches, take `batch_size` samples at a time.
+
+    A run has fifty batches, or a quarter of all if that is less, and is sorted by length, longest first. `axes` are the
+    lengths, [samples, axes].
     """
     order = permutation(len(axes), seed=seed, purpose="random")
     run = batch_size * max(1, min(len(axes) // (4 * batch_size), MEGABATCHES))
@@ -269,7 +277,7 @@ def grouped_batches(axes: NDArray[np.int32], batch_size: int, *, seed: int = 42,
 
 
 def _consecutive(name: str, axes: NDArray[np.int32], batch_size: int, multiple: int) -> Strategy:
-    """Batches of neighbours, each padded to its longest along every axis."""
+    """Return the strategy of batches of consecutive samples, each padded to its longest along every axis."""
     starts = np.arange(0, len(axes), batch_size)
     longest = np.maximum.reduceat(axes, starts).astype(np.int64)  # [batches, axes]
     longest[longest.sum(axis=1) == 0, 0] = 1
@@ -280,7 +288,7 @@ def _consecutive(name: str, axes: NDArray[np.int32], batch_size: int, multiple: 
 
 
 def strategy_of(name: str, columns: EpochColumns, options: str = "") -> Strategy:
-    """What a planned epoch costs."""
+    """Return a planned epoch as a strategy."""
     rows = np.diff(columns.row_ptr)
     return _counted(
         name,
@@ -300,7 +308,7 @@ def _counted(
     widths: NDArray[np.int64],
     attention: NDArray[np.float64],
 ) -> Strategy:
-    """Squares are summed as floats, which round where integers would overflow."""
+    """Sum batches up to a strategy. Squares are summed as floats, which round where integers would overflow."""
     slots = rows * widths
     return Strategy(
         name=name,

@@ -1,4 +1,4 @@
-"""Bucket edges for a goal: no other edges do better by its measure."""
+"""Optimal bucket edges for a goal: no other edges have a lower cost by the goal's measure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,12 @@ MEASURES = {
     OptimizationGoal.BALANCE_BUCKETS: "the squared bucket sizes",
     OptimizationGoal.MINIMIZE_MEMORY: "the attention matrices of padded rows",
 }
-"""The sum that each goal makes as small as it can be, in words."""
+"""The sum that each goal minimizes, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BucketSuggestion:
-    """Edges, and what they cost."""
+    """Suggested bucket edges, and the fill and cost that they give."""
 
     goal: OptimizationGoal
     analysis: BucketAnalysis
@@ -32,12 +32,12 @@ class BucketSuggestion:
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """For `BatchingConfig.bucket_edges` or --bucket-edges."""
+        """The edges, for `BatchingConfig.bucket_edges` or --bucket-edges."""
         return self.bucket_spec.edges
 
     @property
     def overflow_max(self) -> int:
-        """Where the last bucket ends."""
+        """The upper limit of the last bucket."""
         return self.bucket_spec.overflow_max
 
     @property
@@ -46,7 +46,7 @@ class BucketSuggestion:
 
     @property
     def cost(self) -> int:
-        """By the measure of the goal."""
+        """The cost of the buckets by the measure of the goal."""
         return self.analysis.cost(self.goal)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def suggest_bucket_edges(
     *,
     pad_to_multiple: int = 1,
 ) -> BucketSuggestion:
-    """The best edges for at most `num_buckets` buckets, every width a multiple of `pad_to_multiple`.
+    """Return the best edges for at most `num_buckets` buckets, every width a multiple of `pad_to_multiple`.
 
-    With `max_length`, no bucket is wider; longer samples are in none, and counted in the analysis.
+    With `max_length`, no bucket is wider; longer samples are in no bucket, and counted in `analysis.too_long`.
 
     Raises:
         DataError: There are no lengths, or none up to `max_length`.

@@ -1,1 +1,1 @@
-"""The largest token budget that fits in memory."""
+"""Measurement of capacity: the largest size, such as a token budget, that fits in memory, and the speed of each."""

@@ -1,14 +1,14 @@
-"""Attempts that may run out of memory, made by a process that may die of it.
+"""Attempts that may run out of memory, made in a child process that may be killed for it.
 
-On a CPU, running out of memory means that the kernel kills somebody. So the work is done in a child, a plain
-interpreter at the other end of a socket (`brim.core.child`), which offers itself to the kernel first; and the parent
-looks at the child's resident memory every 20 ms and ends it at a limit, long before the machine is in trouble. A dead
-child is one failed attempt; one that somebody else ended, long before the limit, gets a second one. Something else
-going wrong in the child is an error here.
+On a CPU, running out of memory means that the kernel kills some process. So the work is done in a child, a plain
+interpreter at the other end of a socket (`brim.core.child`), which raises its own OOM score so that it is killed first.
+The parent polls the child's resident memory every 20 ms and kills it at a limit, long before the machine itself runs
+out. A child that dies is one failed attempt; if something else killed it, far below the limit, the attempt is retried
+once. Any other error in the child is raised in the parent.
 
-After a failure the next attempt gets a new child, because one that ran out of memory is not trusted to measure. What
-follows, and what a reader would get wrong: a search that never goes above a failure asks one child for growing sizes
-only, so what an allocator kept of an earlier attempt does not count against a smaller one.
+After a failure the next attempt gets a new child, because measurements of one that ran out of memory are not trusted.
+A pitfall: memory that an allocator keeps from a larger attempt would count against a smaller one in the same child. It
+does not happen in a search that never tries a size above a failure, because it asks one child for growing sizes only.
 """
 
 import gc
@@ -34,38 +34,38 @@ from brim.core.errors import BrimError, OptionError
 from brim.data.pool import available_cores
 
 SHARE = 0.9
-"""Of the memory that is available, how much an attempt may take unless told."""
+"""Share of the available memory that an attempt may take by default."""
 LOOK = 0.02
-"""Seconds between two looks at the child's memory."""
+"""Seconds between two polls of the child's memory."""
 GETTING_READY = 600.0
-"""Seconds until a child must have built what it works with: a large model takes its time."""
+"""Upper limit, in seconds, of building the work in a new child: a large model takes long to load."""
 SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
-"""In what a RuntimeError says when memory is what it lacks."""
+"""Lower-case parts of the message of a RuntimeError that is about a lack of memory."""
 
 
 class Work(Protocol):
-    """What is attempted. It is made once in every child."""
+    """The work that is attempted. It is built once in every child."""
 
     def prepare(self, size: int) -> Callable[[], object]:
-        """Whatever steps of this size need; what comes back takes one step, and has taken it when it returns."""
+        """Prepare steps of this size. Return a function that takes one step, and returns when the step is complete."""
         ...
 
     def peak(self) -> int | None:
-        """The most bytes of a device's memory since `prepare`; None if the memory that counts is the process's own."""
+        """Return the peak of a device's memory since `prepare`, in bytes; None if the process's own memory counts."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What will be measured, as values that JSON has."""
+        """Describe what is measured, in values that JSON can represent."""
         ...
 
 
 class Attempts:
-    """`attempts(size)` tries a size in a child and says how it went. Use it in a `with` block: at its end no process is
-    left.
+    """`attempts(size)` tries a size in a child process and returns a `Trial`.
 
-    A size is too slow if the median of its steps takes more than `max_seconds`, or if all of an attempt takes longer
-    than `patience`. The first step is not timed. Of `steps` timed ones those are left out that would begin after
-    `max_seconds` of them.
+    Use it in a `with` block: at its end no process is left. A size is too slow if the median of its timed steps takes
+    more than `max_seconds`, or if the whole attempt takes longer than `patience` seconds (default: 5 * `max_seconds` +
+    5). The first step is a warm-up and not timed. At most `steps` are timed: once they have taken more than
+    `max_seconds` in total, no further one begins.
     """
 
     def __init__(
@@ -77,10 +77,12 @@ class Attempts:
         steps: int = 3,
         patience: float | None = None,
     ) -> None:
-        """`make` is pickled and called in the child. `memory` is in bytes; by default 90% of what is available now.
+        """Check the options; no process is started before the block begins.
+
+        `make` is pickled and called in the child. `memory` is in bytes; by default 90% of what is available now.
 
         Raises:
-            OptionError: A number cannot work.
+            OptionError: A number is out of range.
         """
         if memory is not None and memory < 1:
             raise OptionError(f"memory must be at least 1 byte, got {memory}")
@@ -91,17 +93,18 @@ class Attempts:
         self._host = int(SHARE * memory_available())
         self.memory = self._host if memory is None else memory
         self.facts: dict[str, Any] = {}
-        """What the child says of its work, and the machine; empty until the block begins."""
+        """The facts that the work reports, the number of cores, and the memory limit; empty until the block begins."""
         self._order = (make, steps, max_seconds)
         self._patience = 5 * max_seconds + 5 if patience is None else patience
         self._watched = self.memory
         self._child: _Child | None = None
 
     def __enter__(self) -> "Attempts":
-        """
+        """Start the first child and build the work in it.
+
         Raises:
-            OptionError: What is needed before the first attempt takes more memory than there may be.
-            BrimError: What `make` raised, or that the child died.
+            OptionError: Building the work already exceeds the memory limit, or fails for lack of memory.
+            BrimError: `make` failed, or the child died or was not ready in time.
         """
         self._ready_child()
         return self
@@ -112,12 +115,13 @@ class Attempts:
         self._stop()
 
     def __call__(self, size: int) -> Trial:
-        """
+        """Try a size in the child, and once more if the child died with less than half of the memory limit in use.
+
         Raises:
-            BrimError: The work failed, and not for want of memory or time.
+            BrimError: The work failed for another reason than a lack of memory or time.
         """
         trial = self._attempt(size)
-        if trial.why == "killed" and (trial.peak or 0) < self._watched // 2:  # for some reason that is not ours
+        if trial.why == "killed" and (trial.peak or 0) < self._watched // 2:  # not by the memory limit
             trial = self._attempt(size)
         return trial
 
@@ -127,7 +131,7 @@ class Attempts:
             child.ask(size)
             answer = child.answer(self._watched, self._patience)
             trial = self._trial(size, answer, child.seen)
-        except BaseException:  # Ctrl-C too: no process is left, whoever called
+        except BaseException:  # Ctrl-C too: no process may be left
             self._stop()
             raise
         if not trial.fits:
@@ -136,7 +140,7 @@ class Attempts:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while there is one."""
+        """Process id of the child; None while there is no child."""
         return None if self._child is None else self._child.process.pid
 
     def _trial(self, size: int, answer: tuple[Any, ...], seen: int) -> Trial:
@@ -144,7 +148,7 @@ class Attempts:
             _, why, detail = answer
             return Trial(size=size, why=why, detail=detail, peak=seen or None)
         seconds, peak, resident = answer[1:]
-        if resident > self._watched:  # for too short a moment for the parent to see
+        if resident > self._watched:  # too briefly for the parent's polls to see it
             return Trial(size=size, why="out of memory", detail=_above(self._watched), seconds=seconds, peak=resident)
         peak = resident if peak is None else peak
         if seconds > self._order[2]:
@@ -163,7 +167,7 @@ class Attempts:
             if answer[0] == "failed":
                 raise self._never_ready(*answer[1:])
             _, facts, device, resident = answer
-            # A device keeps to its own limit, and the host's memory is only kept from running out.
+            # With a device, `memory` limits the device itself; the host must only be kept from running out.
             self._watched = self._host if device else self.memory
             if resident > self._watched:
                 raise self._never_ready("out of memory", f"{bytes_text(resident)} are in use by then")
@@ -189,24 +193,26 @@ class Attempts:
 
 
 class _Child(Child):
-    """The parent's side: a child that is watched while it works."""
+    """The parent's side of a child whose memory and time are watched while the parent waits for an answer."""
 
     def __init__(self) -> None:
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the child
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the child runs
         self.seen = 0
         super().__init__(serve, stderr=self.said, dies_with_parent=True)
 
     def ask(self, message: Any) -> None:
-        """Send a message. If the child is dead, the answer will say so."""
+        """Send a message. If the child is dead, `answer` reports it."""
         self.seen = 0
         with suppress(ChildEndedError):
             self.send(message)
 
     def answer(self, memory: int, patience: float) -> tuple[Any, ...]:
-        """What the child sends, or ("failed", why, detail) if it had to be ended or ended itself.
+        """Return what the child sends, or ("failed", why, detail) if it ended, or was killed for its memory or time.
+
+        `memory` is the limit in bytes, `patience` in seconds.
 
         Raises:
-            BrimError: What went wrong in the child.
+            BrimError: The work raised an exception in the child.
         """
         deadline = time.monotonic() + patience
         while not self.channel.poll(LOOK) and self.process.poll() is None:
@@ -240,7 +246,9 @@ def _above(memory: int) -> str:
 
 
 def _raised(kind: str, message: str, trace: str) -> BrimError:
-    """One of ours as it was; any other with where it came from, for whoever sees a traceback."""
+    """Return an exception of the child: an error of `brim.core.errors` as that class, any other one as a BrimError with
+    the child's traceback as a note.
+    """
     ours = getattr(errors, kind, None)
     if isinstance(ours, type) and issubclass(ours, BrimError):
         return ours(message)
@@ -250,9 +258,9 @@ def _raised(kind: str, message: str, trace: str) -> BrimError:
 
 
 def serve(channel: "Connection[Any, Any]") -> None:
-    """Do the child's side: the order first, then sizes, each answered with how it went."""
+    """Run the child's side: receive the order and build the work, then try each size received and send the outcome."""
     with suppress(OSError):
-        # When the kernel needs memory, it is to end this process first.
+        # When the kernel runs out of memory, it must kill this process first.
         Path("/proc/self/oom_score_adj").write_text("1000")
     make, steps, max_seconds = channel.recv()
     made: list[Work] = []
@@ -271,14 +279,14 @@ def serve(channel: "Connection[Any, Any]") -> None:
 def _answer(act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     try:
         return act()
-    except Exception as error:  # whatever it is, the parent is to hear of it
+    except Exception as error:  # of any kind: it is sent to the parent
         if _is_memory(error):
             return ("failed", "out of memory", str(error).strip().split("\n")[0][:200])
         return ("error", type(error).__name__, str(error), traceback.format_exc())
 
 
 def _is_memory(error: Exception) -> bool:
-    """By name and text: torch is not imported for the sake of its exceptions."""
+    """Whether an exception means a lack of memory, by its name and text, so that torch need not be imported."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError"} or (isinstance(error, OSError) and error.errno == ENOMEM):
         return True
@@ -286,11 +294,11 @@ def _is_memory(error: Exception) -> bool:
 
 
 def _measured(work: Work, size: int, steps: int, max_seconds: float) -> tuple[Any, ...]:
-    """("done", seconds of a step, the device's peak or None, the most that was resident)."""
+    """Return ("done", median seconds of a step, peak bytes of the device or None, peak resident bytes)."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     step = work.prepare(size)
-    step()  # whatever is done once is done now
+    step()  # warm-up: what is done only once is not timed
     times: list[float] = []
     while len(times) < steps and sum(times) <= max_seconds:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it a process has."""
+"""Memory of the machine and of processes, in bytes: available, resident, and peak resident."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def resident_memory(pid: int) -> int:
-    """0 where it cannot be known: the process is gone, or there is no /proc."""
+    """Return the resident memory of a process in bytes; 0 if the process has ended or there is no /proc."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
@@ -16,7 +16,11 @@ def resident_memory(pid: int) -> int:
 
 
 def peak_memory() -> int:
-    """Since the last reset; since the start, where the kernel keeps no count that can be reset."""
+    """Return the peak resident memory of this process in bytes.
+
+    It is the peak since the last reset through /proc/self/clear_refs, or since the process started where /proc has no
+    such count.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -26,8 +30,8 @@ def peak_memory() -> int:
 
 
 def memory_available(root: Path = Path("/")) -> int:
-    """Bytes that a process may still take: what the kernel says, or what the narrowest cgroup around us (v1 or v2)
-    leaves.
+    """Return the bytes that this process may still take: the machine's available memory, or less if a cgroup (v1 or v2)
+    around the process has less left.
     """
     return min([_free(root), *_left_in_cgroups(root)])
 
@@ -44,11 +48,14 @@ CGROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By controller, as /proc/self/cgroup names it: v2 has none, v1 is `memory`."""
+"""Mount point, limit file, usage file, and the key of reclaimable cache in memory.stat, by controller.
+
+Controllers are named as in /proc/self/cgroup: the empty string for v2, `memory` for v1.
+"""
 
 
 def _left_in_cgroups(root: Path) -> list[int]:
-    """Of every memory cgroup from ours to the top: its limit, less what it uses and could not give back."""
+    """Return, for every memory cgroup from this process's to the root, its limit less the usage it cannot reclaim."""
     try:
         mine = [line.split(":", 2)[1:] for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -59,7 +66,7 @@ def _left_in_cgroups(root: Path) -> list[int]:
             top, limit, usage, cache = CGROUPS[controller]
             below = Path(path.lstrip("/"))
             for place in (below, *below.parents):
-                with suppress(OSError, ValueError):  # not mounted here, or "max"
+                with suppress(OSError, ValueError):  # not mounted here, or "max": no limit
                     folder = root / top / place
                     stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                     most, used = int((folder / limit).read_text()), int((folder / usage).read_text())

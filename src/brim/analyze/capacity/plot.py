@@ -1,6 +1,7 @@
-"""A picture of a `Capacity`: throughput above, peak memory below, over the sizes.
+"""A plot of a `Capacity`: throughput above, peak memory below, over the sizes.
 
-A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
+matplotlib is imported when a plot is drawn, and only its objects are used: no window is opened and no global state of
+pyplot is touched.
 """
 
 import os
@@ -13,17 +14,17 @@ USER = "brim.analyze.capacity.plot"
 
 
 def save_plot(capacity: Capacity, path: str | os.PathLike[str], *, title: str = "") -> None:
-    """Write the picture, whole or not at all, in the format that the name ends in.
+    """Write the plot atomically, in the format of the file name's suffix.
 
     Raises:
-        OptionError: The name ends in something else than png, svg or pdf.
+        OptionError: The name does not end in .png, .svg or .pdf.
     """
     kind = check_plot(path, user=USER)
     save_figure(draw(capacity, title=title), path, kind)
 
 
 def draw(capacity: Capacity, *, title: str = "") -> Any:
-    """A matplotlib Figure."""
+    """Draw the plot and return it as a matplotlib Figure."""
     figure = new_figure(7, 5.2, user=USER)
     rates, memory = figure.subplots(2, 1, sharex=True)
     _throughput(rates, capacity)
@@ -80,7 +81,7 @@ def _failures(axes: Any, failed: list[Trial]) -> None:
 
 
 def _sizes(axes: Any, capacity: Capacity) -> None:
-    """A tick for each doubling, written out: the powers of two of a log axis say nothing to anyone."""
+    """Set a tick at each doubling, labelled with the number itself instead of a power of two."""
     ticks = [capacity.trials[0].size]
     while 2 * ticks[-1] <= capacity.trials[-1].size:
         ticks.append(2 * ticks[-1])

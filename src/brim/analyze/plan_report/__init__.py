@@ -1,1 +1,1 @@
-"""A plan as a page, a picture and a table."""
+"""Reports on a plan: an HTML page, an image, and the numbers behind them."""

@@ -1,4 +1,4 @@
-"""The numbers of a plan report, as dictionaries: what is dealt, what it costs, where it comes from."""
+"""The numbers of a plan report, mostly as dictionaries: counts, statistics, the comparison, and provenance."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def strategy_rows(report: "PlanReport") -> list[StrategyRow]:
-    """Return the comparison: random batches, the plan unless it is empty, and the other ways of batching."""
+    """Return the rows of the comparison: random batches, the plan unless it is empty, the other ways of batching."""
     before, *others = report.efficiency.strategies
     own = [StrategyRow(report.own, gain(report), own=True)] if report.own.batches else []
     return [StrategyRow(before, 1.0), *own, *(StrategyRow(other, other.speedup(before)) for other in others)]
 
 
 def gain(report: "PlanReport") -> float:
-    """Return the speed-up over random batches, by the cost of a token: what is dropped is no saving."""
+    """Return the speed-up over random batches by the cost per token, so that dropping tokens is no speed-up."""
     before = report.efficiency.strategies[0]
     return (
         report.own.speedup(before) * report.own.fill.used / before.fill.used
@@ -33,12 +33,12 @@ def gain(report: "PlanReport") -> float:
 
 
 def budget_used(report: "PlanReport") -> float:
-    """Return how much of the token budget a microbatch takes on average, as a share."""
+    """Return the average share of the token budget that a microbatch takes."""
     return report.own.fill.slots / (report.own.batches * report.plan.config.token_budget)
 
 
 def epoch_facts(report: "PlanReport", epoch: EpochView, ranks: int) -> dict[str, Any]:
-    """Return the counts of an epoch that is dealt to so many ranks."""
+    """Return the counts of an epoch that is dealt to `ranks` ranks."""
     dealt = epoch.dealt[ranks]
     order, deal = dealt.order(), dealt.deal
     fill = epoch.fill(order)
@@ -61,7 +61,7 @@ def epoch_facts(report: "PlanReport", epoch: EpochView, ranks: int) -> dict[str,
 
 
 def dealt_facts(report: "PlanReport", epoch: EpochView, ranks: int) -> dict[str, Any]:
-    """Return the same counts and the statistics of order, balance and padding."""
+    """Return the counts of `epoch_facts`, and statistics of order, balance and padding."""
     dealt = epoch.dealt[ranks]
     waste = waste_stats(epoch.padding[dealt.order()])
     return {
@@ -77,7 +77,7 @@ def dealt_facts(report: "PlanReport", epoch: EpochView, ranks: int) -> dict[str,
 
 
 def length_bins(report: "PlanReport") -> dict[str, Any]:
-    """The histogram twice, for an axis of either kind: [low, high, samples]."""
+    """Return the length histogram for a linear and for a log axis, as lists of [low, high, samples], and a summary."""
     lengths = report.efficiency.histogram
     ends = np.unique(np.geomspace(max(lengths.shortest, 1), max(lengths.longest, 1), 61).round().astype(np.int64))
     counts = lengths.counts.sums(ends)[0].tolist()
@@ -133,7 +133,7 @@ def _number(value: float) -> float | None:
 
 
 def _named(number: int, ids: Sequence[SampleId]) -> int | str:
-    """How many samples, and which; the first ones by name."""
+    """Return the number of samples followed by the given ids, the first ones; 0 if there are none."""
     return f"{number:,}: {', '.join(map(str, ids))}{', ...' if number > len(ids) else ''}" if number else 0
 
 

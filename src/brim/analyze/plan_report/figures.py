@@ -1,6 +1,7 @@
-"""The charts of a plan report as one picture.
+"""The charts of a plan report as one image.
 
-A leaf: it imports matplotlib, and only its objects. No window is opened and no global state of pyplot is touched.
+matplotlib is imported when an image is drawn, and only its objects are used: no window is opened and no global state of
+pyplot is touched.
 """
 
 import io
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 USER = "brim.analyze.plan_report.figures"
 INK, SOFT, USED, WASTE, MARK = "#20242a", "#5b626c", "#2f6fa5", "#c2600a", "#7a3e9d"
 POINTS = 20_000
-"""More points than this are thinned out; the lines are made from all of them."""
+"""The order chart is thinned out to fewer than twice this many points; its line is computed from all of them."""
 
 
 def draw_png(report: "PlanReport", *, dpi: int = 110) -> bytes:
-    """The picture as the bytes of a PNG file: epoch 0; the order for the first number of ranks, what ranks cost for the
-    last.
+    """Return the image as the bytes of a PNG file.
+
+    It shows epoch 0: the costs of ranks for the last number of ranks, the microbatches for the first.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -37,7 +39,7 @@ def draw_png(report: "PlanReport", *, dpi: int = 110) -> bytes:
 
 
 def draw(report: "PlanReport") -> Any:
-    """A matplotlib Figure with a panel for each chart."""
+    """Draw a matplotlib Figure with a panel for each chart."""
     figure = new_figure(16, 12, user=USER, facecolor="white")
     panels = figure.subplots(3, 3)
     view = report.view
@@ -66,7 +68,7 @@ def draw(report: "PlanReport") -> Any:
 
 
 def _readable(axes: Any, ticker: Any) -> None:
-    """Numbers as the page writes them: 2M, not 2.0 with 1e6 at the end of the axis. Axes of names keep their names."""
+    """Label ticks as the page does: 2M, not 2.0 with 1e6 at the end of the axis. Axes of names keep their names."""
     for axis in (axes.xaxis, axes.yaxis):
         if not isinstance(axis.get_major_formatter(), ticker.FixedFormatter | ticker.FuncFormatter):
             axis.set_major_formatter(ticker.FuncFormatter(_tick))
@@ -78,7 +80,7 @@ def _tick(value: float, _: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Dollar signs would start a formula."""
+    """Escape dollar signs, which matplotlib would read as the start of a formula."""
     return text.replace("$", r"\$")
 
 

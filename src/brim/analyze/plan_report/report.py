@@ -1,4 +1,4 @@
-"""`PlanReport`: a plan to look at. One HTML page, or one picture, made from a plan and nothing else.
+"""`PlanReport`: a report on a plan, as one HTML page or one image, made from the plan and nothing else.
 
 Numbers come from `brim.analyze.plan_report.facts`, sentences from `brim.analyze.plan_report.words`.
 """
@@ -28,23 +28,23 @@ from brim.plan.plan import BatchPlan
 from brim.plan.verify import compare_lengths
 
 PAGE_BYTES = 4_000_000
-"""What the numbers of a page may take."""
+"""Upper limit, about, of the numbers of a page, in bytes."""
 NOTEBOOK_BYTES = 400_000
 SUFFIXES = (".html", ".png")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanReport:
-    """Everything there is to see in a plan. Made by `create_plan_report`."""
+    """A report on a plan, as numbers, an HTML page or an image. Made by `create_plan_report`."""
 
     view: PlanView
     efficiency: BatchingEfficiencyReport
-    """Of the plan's lengths, as they are after cutting, under its budget."""
+    """Efficiency report on the plan's lengths, after skipping, cutting or splitting long samples, under its budget."""
     own: Strategy
-    """The plan itself, as one of the strategies; a share of a plan stands for the whole one."""
+    """The plan as a strategy; for the share of a rank, the whole plan."""
     name: str
     lengths: str
-    """What is known of the lengths: whether they were compared, and with what."""
+    """A phrase on whether the plan was compared with given lengths."""
 
     def __repr__(self) -> str:
         return f"PlanReport({self.plan!r})"
@@ -55,26 +55,26 @@ class PlanReport:
 
     @property
     def verdict(self) -> str:
-        """How full the plan is, and what it wastes."""
+        """One or two sentences on the plan's fill and padding."""
         return words.verdict(self)
 
     @property
     def advice(self) -> str:
-        """What to choose: this plan, unless another way of batching is noticeably cheaper."""
+        """One sentence on what to choose: this plan, unless another way of batching is noticeably cheaper."""
         return words.advice(self)
 
     @property
     def rows(self) -> list[StrategyRow]:
-        """The comparison: random batches, the plan unless it is empty, and the other ways of batching."""
+        """Rows of the comparison: random batches, the plan unless it is empty, and the other ways of batching."""
         return strategy_rows(self)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Counts of the first epoch on the first number of ranks."""
+        """Counts of the first epoch, dealt to the first number of ranks."""
         return epoch_facts(self, self.view.epochs[0], self.view.world_sizes[0])
 
     def to_dict(self) -> dict[str, Any]:
-        """Facts and statistics of every epoch and number of ranks that is shown, the comparison, and provenance."""
+        """Return facts and statistics of every epoch and number of ranks shown, the comparison, and provenance."""
         return {
             "verdict": self.verdict,
             "advice": self.advice,
@@ -91,9 +91,9 @@ class PlanReport:
         }
 
     def html(self, *, max_bytes: int = PAGE_BYTES) -> str:
-        """The page.
+        """Return the HTML page.
 
-        Numbers that would take more than about `max_bytes` are left out or merged, and the page says which.
+        Numbers that would take more than about `max_bytes` are left out or merged, and a note on the page says so.
         """
         data = create_payload(self.view, max_bytes) | {"lengths": length_bins(self)}
         return render_page(
@@ -113,7 +113,7 @@ class PlanReport:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page or the picture, as the name says, whole or not at all.
+        """Write the page or the image, by the suffix of the file name, atomically.
 
         Raises:
             OptionError: The name ends in neither .html nor .png.
@@ -137,10 +137,10 @@ class PlanReport:
 
 
 def check_report(path: str | os.PathLike[str]) -> str:
-    """The suffix of a report of this name.
+    """Check the file name of a report, and return its suffix in lower case.
 
     Raises:
-        OptionError: It ends in neither .html nor .png, or cannot be written.
+        OptionError: The name ends in neither .html nor .png, or the file cannot be written.
     """
     check_target(path)
     suffix = Path(path).suffix.lower()
@@ -152,11 +152,14 @@ def check_report(path: str | os.PathLike[str]) -> str:
 def create_plan_report(
     plan: BatchPlan, *, world_sizes: Sequence[int] | None = None, lengths: LengthCache | None = None, name: str = ""
 ) -> PlanReport:
-    """A report on a plan, dealt to 1, 2, 4 and 8 ranks unless other numbers are given; of a share, as its rank sees it.
+    """Make a report on a plan, dealt to each of `world_sizes` (default: 1, 2, 4 and 8 ranks).
+
+    A share of a plan is reported for its own rank. `lengths`, if given, are checked against the plan; `name` is for the
+    title.
 
     Raises:
         MismatchError: `lengths` are not those the plan was built from.
-        OptionError: A number of ranks is below 1, or the plan is a share, which cannot be dealt again.
+        OptionError: A number of ranks is out of range, or the plan is a share, which cannot be dealt to other numbers.
     """
     said = "none were given to compare; the plan's own are shown"
     if lengths is not None:
@@ -181,7 +184,7 @@ def check_lengths(plan: BatchPlan, lengths: LengthCache, name: str = "") -> None
     """Refuse lengths that the plan was not built from.
 
     Raises:
-        MismatchError: They are not, with everything that differs.
+        MismatchError: The lengths differ; the message lists all differences.
     """
     found = compare_lengths(plan.table, lengths)
     if found:
@@ -193,7 +196,7 @@ def check_lengths(plan: BatchPlan, lengths: LengthCache, name: str = "") -> None
 
 
 def _planned_lengths(plan: BatchPlan) -> LengthCache:
-    """The lengths as they are planned: what is skipped is left out, what is too long is cut."""
+    """Return the lengths of the planned sequences: without skipped samples, and with long ones cut or split."""
     if plan.counts.untouched:
         return plan.table
     units = plan.units

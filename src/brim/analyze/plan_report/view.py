@@ -1,7 +1,8 @@
-"""The numbers of a plan as columns: what its microbatches are, who takes them, in which order, and what that says.
+"""The numbers of a plan as columns: its microbatches, how they are dealt to ranks and in which order, and statistics.
 
 Pure NumPy, no loop over microbatches, nothing random. Columns are in the order in which the plan stores them, which is
-*not* the order of training: that depends on the number of ranks, and is `Dealt.places`.
+*not* the order of training: that depends on the number of ranks, and is `Dealt.places`. Only the columns of a share are
+in the order of its rank.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +33,7 @@ MAX_BANDS = 8
 
 @dataclass(frozen=True)
 class Band:
-    """Microbatches that are counted together: those of a bucket, or of a range of widths. Both ends are included."""
+    """A bucket or a range of widths, both ends included, whose microbatches are counted together."""
 
     low: int
     high: int
@@ -40,55 +41,55 @@ class Band:
 
 @dataclass(frozen=True)
 class OrderStats:
-    """What a sequence of microbatches looks like from afar.
+    """Statistics of a value of the microbatches along their order: correlations, trend and tail.
 
-    NaN where a number does not exist: too few of them, or all alike.
+    NaN where a statistic is undefined: there are too few microbatches, or all values are equal.
     """
 
     lag: float
     """Correlation of each microbatch with the next one."""
     step_lag: float
-    """The same for the means of optimizer steps: inside a step, microbatches are alike on purpose."""
+    """Correlation of each optimizer step's mean with the next one: inside a step, microbatches are alike on purpose."""
     trend: float
-    """Rank correlation with the position."""
+    """Rank correlation of the value with the position in the order."""
     tail: float
-    """The mean of the last hundredth of them, over the mean of all."""
+    """The mean of the last hundredth of the microbatches, divided by the mean of all."""
 
 
 @dataclass(frozen=True)
 class WasteStats:
-    """How padding is spread over microbatches."""
+    """Concentration of the padding in few microbatches. NaN if there is no padding."""
 
     worst_tenth: float
-    """The share of the padding in the tenth of the microbatches that pads most."""
+    """The share of all padding that is in the tenth of the microbatches with the most."""
     half: float
     """The smallest share of microbatches that holds half of the padding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """The microbatches of an epoch as ranks take them."""
+    """The microbatches of an epoch as they are dealt to ranks."""
 
     deal: Deal
-    places: Numbers  # [rounds, ranks]: which microbatch, or NULL
+    places: Numbers  # [rounds, ranks]: index of a microbatch in the columns, or NULL
 
     @property
     def ranks(self) -> int:
-        """How many ranks are seen: all, or one where the plan is the share of one."""
+        """Number of ranks in `places`: all, or one if the plan is the share of a rank."""
         return self.places.shape[1]
 
     def order(self, rank: int | None = None) -> Numbers:
-        """The microbatches that a rank takes, or all ranks together (the global order); empty ones left out."""
+        """Return the microbatches of a rank, or of all ranks (the global order), in order, without empty ones."""
         places = self.places.reshape(-1) if rank is None else self.places[:, rank]
         return places[places != NULL]
 
     def steps(self, rank: int | None = None) -> Numbers:
-        """The optimizer step of each of them."""
+        """Return the optimizer step of each microbatch in `order(rank)`."""
         steps = np.broadcast_to(np.arange(len(self.places))[:, None] // self.deal.rounds_per_step, self.places.shape)
         return steps[self.places != NULL] if rank is None else steps[:, rank][self.places[:, rank] != NULL]
 
     def step_costs(self, cost: Column) -> Numbers:
-        """What every rank has to do in every step: [steps, ranks]. Empty microbatches cost nothing."""
+        """Return the cost of every step on every rank, [steps, ranks]. Empty microbatches cost nothing."""
         if len(self.places) == 0:
             return np.zeros((0, self.ranks), np.int64)
         costs = np.where(self.places == NULL, 0, cost.astype(np.int64)[self.places])
@@ -96,23 +97,21 @@ class Dealt:
 
     @property
     def last_step(self) -> int:
-        """How many microbatches the last step has, over all ranks of the deal."""
+        """Number of microbatches in the last step, over all ranks of the deal."""
         return self.deal.length - max(self.deal.steps - 1, 0) * self.deal.step_size
 
 
 @dataclass(frozen=True, eq=False)
 class EpochView:
-    """One epoch: a column for each property of its microbatches, and how they are dealt to different numbers of
-    ranks.
-    """
+    """One epoch: a column for each property of its microbatches, and the deals to different numbers of ranks."""
 
     epoch: int
     fingerprint: str
     dropped: int
-    """Samples, or pieces of them, that `drop_last` leaves out."""
+    """Number of samples, or pieces of split ones, that `drop_last` leaves out."""
     dropped_ids: tuple[SampleId, ...]
-    """Some of them by name."""
-    rows: Column  # all of [microbatches]
+    """The ids of some samples that `drop_last` leaves out, in whole or in part."""
+    rows: Column  # this and the following columns: [microbatches]
     width: Column
     tokens: Column
     attention: Column
@@ -121,7 +120,7 @@ class EpochView:
     sequences: Column
     group: Column | None
     dealt: dict[int, Dealt]
-    """By the number of ranks."""
+    """The deals of the epoch, by the number of ranks."""
 
     def __len__(self) -> int:
         return len(self.width)
@@ -141,21 +140,21 @@ class EpochView:
         return Fill(int(self.tokens[order].sum()), int(self.slots[order].sum()))
 
     def shapes(self, order: Numbers) -> tuple[Numbers, Numbers]:
-        """The distinct (rows, width), ascending, and how many microbatches have each."""
+        """Return the distinct shapes (rows, width), ascending, and the number of microbatches of each."""
         pairs = np.stack([self.rows[order], self.width[order]], axis=1).astype(np.int64)
         return np.unique(pairs, axis=0, return_counts=True)
 
 
 @dataclass(frozen=True, eq=False)
 class PlanView:
-    """A plan as columns."""
+    """A plan as columns: its epochs, and the bands by which microbatches are counted."""
 
     plan: BatchPlan
     epochs: tuple[EpochView, ...]
-    """The first ones of the plan; all of them, unless they were too many."""
+    """The epochs of the plan, or only the first ones if all would take too many bytes."""
     bands: tuple[Band, ...]
     bucketed: bool
-    """Whether the bands are the plan's buckets."""
+    """Whether the bands are the plan's buckets; otherwise they are ranges of widths."""
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -167,13 +166,13 @@ class PlanView:
         return self.plan.rank if self.plan.share.partial or self.plan.world_size > 1 else None
 
     def band(self, view: EpochView) -> Numbers:
-        """The band of every microbatch."""
+        """Return the index of the band of every microbatch."""
         if self.bucketed:
             return view.bucket.astype(np.int64)
         return np.searchsorted([band.high for band in self.bands], view.width)
 
     def band_sums(self, view: EpochView, order: Numbers) -> dict[str, Numbers]:
-        """For each band how many microbatches and sequences are in it, and their tokens and slots."""
+        """Return, for each band, its numbers of microbatches, sequences, tokens and slots."""
         band = self.band(view)[order]
 
         def total(column: Column) -> Numbers:
@@ -189,12 +188,12 @@ class PlanView:
 def create_plan_view(
     plan: BatchPlan, world_sizes: Sequence[int] | None = None, *, max_bytes: int | None = None
 ) -> PlanView:
-    """See a plan as columns, dealt to these numbers of ranks. A share of a plan is seen as its rank sees it.
+    """Return a plan as columns, dealt to each of `world_sizes`. A share of a plan is shown for its own rank only.
 
-    Epochs are added as long as their columns take no more than `max_bytes`; the first one always is.
+    Epochs are added as long as they take no more than about `max_bytes` in total; the first one is always added.
 
     Raises:
-        OptionError: A number of ranks is below 1, or the plan is a share, which cannot be dealt again.
+        OptionError: A number of ranks is out of range, or the plan is a share, which cannot be dealt to other numbers.
     """
     sizes = _checked_sizes(plan, world_sizes)
     epochs: list[EpochView] = []
@@ -253,7 +252,7 @@ def _epoch_view(plan: BatchPlan, epoch: int, sizes: tuple[int, ...]) -> EpochVie
 
 
 def _dealt(view: EpochPlan) -> Dealt:
-    """The places of all ranks, from the order that one of them was given."""
+    """Return the places of all ranks, from the deal and the order that the view of one rank holds."""
     deal = view.deal
     indices = np.stack([deal.indices(rank) for rank in range(deal.world_size)], axis=1)
     return Dealt(deal, indices if view.order is None else np.where(indices == NULL, NULL, view.order[indices]))
@@ -264,12 +263,12 @@ def _sequences(columns: EpochColumns) -> Numbers:
 
 
 def smallest(column: Column) -> Column:
-    """The same numbers, none of which is negative, in the narrowest unsigned type."""
+    """Return a column of numbers that are not negative in the narrowest unsigned type that holds them."""
     return column.astype(np.min_scalar_type(int(column.max(initial=0))))
 
 
 def stored_bytes(view: EpochView) -> int:
-    """About how much room an epoch takes where it is shown: five columns, and the places for every number of ranks."""
+    """Estimate the bytes of an epoch on the page: five columns, and the places for every number of ranks."""
     places = np.min_scalar_type(len(view)).itemsize * sum(dealt.places.size for dealt in view.dealt.values())
     columns = (view.rows, view.width, view.tokens, view.cost, view.bucket)
     return sum(column.nbytes for column in columns) + places
@@ -281,13 +280,13 @@ def _bucket_bands(plan: BatchPlan) -> tuple[Band, ...]:
 
 
 def _width_bands(epochs: Iterable[EpochView]) -> tuple[Band, ...]:
-    """Ranges that double where widths spread far, and are equally wide where they do not."""
+    """Return ranges of widths: doubling if the largest width is above four times the smallest, else equally wide."""
     widths = [view.width for view in epochs if len(view)]
     if not widths:
         return ()
     low, high = int(min(width.min() for width in widths)), int(max(width.max() for width in widths))
     if high > 4 * low:
-        first = max(low.bit_length() - 1, high.bit_length() - MAX_BANDS)  # the first range takes all that is narrower
+        first = max(low.bit_length() - 1, high.bit_length() - MAX_BANDS)  # the first range holds all narrower ones
         ends = [min(1 << bits, high) for bits in range(first + 1, (high - 1).bit_length() + 1)]
     else:
         ends = [*range(low - 1, high, ceil_div(high - low + 1, MAX_BANDS))[1:], high]
@@ -296,7 +295,7 @@ def _width_bands(epochs: Iterable[EpochView]) -> tuple[Band, ...]:
 
 
 def order_stats(column: Column, dealt: Dealt, rank: int | None = None) -> OrderStats:
-    """Statistics of one column along the order of a rank, or of all ranks."""
+    """Compute the statistics of one column along the order of a rank, or of all ranks."""
     values = column[dealt.order(rank)].astype(np.float64)
     if len(values) == 0:
         return OrderStats(*[float("nan")] * 4)
@@ -313,7 +312,7 @@ def order_stats(column: Column, dealt: Dealt, rank: int | None = None) -> OrderS
 
 
 def correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Pearson's; NaN for fewer than three pairs, or where one side does not vary."""
+    """Return Pearson's correlation; NaN for fewer than three pairs, or if one side is constant."""
     if len(left) < 3 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
     left, right = left - left.mean(), right - right.mean()
@@ -321,13 +320,13 @@ def correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
 
 
 def _ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks; equal values share the mean of theirs."""
+    """Return the rank of each value from 1 on; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def waste_stats(padding: Numbers) -> WasteStats:
-    """How concentrated the padding of some microbatches is. NaN if there is none."""
+    """Compute the concentration of the padding of microbatches. NaN if there is no padding."""
     total = int(padding.sum())
     if total == 0:
         return WasteStats(float("nan"), float("nan"))
@@ -339,9 +338,9 @@ def waste_stats(padding: Numbers) -> WasteStats:
 
 
 def imbalance(step_costs: Numbers) -> float:
-    """How much more the slowest rank of a step costs than the mean of its ranks, over all steps.
+    """Return how much more the slowest rank of a step costs than the mean of its ranks, as a share, over all steps.
 
-    NaN if there is no cost.
+    0 is perfect balance. NaN if there is no cost.
     """
     mean = step_costs.mean(axis=1).sum() if step_costs.size else 0.0
     return float(step_costs.max(axis=1).sum() / mean) - 1 if mean else float("nan")

@@ -1,4 +1,4 @@
-"""A plan report in words: verdict, advice, notes. Numbers come from `brim.analyze.plan_report.facts`."""
+"""The sentences of a plan report: verdict, advice, notes. Numbers come from `brim.analyze.plan_report.facts`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from brim.analyze.plan_report.report import PlanReport
 
 SMALL = 0.5
-"""The share of the budget below which microbatches are small enough to be worth a word."""
+"""Average share of the token budget below which microbatches are reported as too small."""
 
 
 def verdict(report: "PlanReport") -> str:
-    """Say how full the plan is, and what it wastes."""
+    """Return one or two sentences on the plan's fill, padding and speed-up."""
     before, fill = report.efficiency.strategies[0], report.own.fill
     if report.own.batches == 0:
         return "This plan has no microbatches: everything is left out by drop_last."
@@ -29,7 +29,7 @@ def verdict(report: "PlanReport") -> str:
 
 
 def _small(report: "PlanReport") -> str:
-    """A budget that is hardly used is the one waste that padding does not show."""
+    """Return a sentence if microbatches hardly use the budget, a waste that padding does not show; else nothing."""
     used = budget_used(report)
     if used >= SMALL:
         return ""
@@ -40,7 +40,7 @@ def _small(report: "PlanReport") -> str:
 
 
 def advice(report: "PlanReport") -> str:
-    """Say what to choose: this plan, unless another way of batching is noticeably cheaper."""
+    """Return one sentence on what to choose: this plan, unless another way of batching is noticeably cheaper."""
     chosen = choose_strategy(report.efficiency.strategies)
     dear = report.own.cost * chosen.fill.used > chosen.cost * report.own.fill.used * ENOUGH
     if report.own.batches and not dear and (budget_used(report) >= SMALL or report.own.batches <= 2 * chosen.batches):
@@ -65,7 +65,7 @@ def fact_list(report: "PlanReport") -> list[Fact]:
 
 
 def notes(report: "PlanReport", data: dict[str, Any]) -> list[str]:
-    """Say what the page leaves out or merges, and of which rank it is."""
+    """Return sentences on what the page leaves out or merges, and on the rank whose share it shows."""
     found: list[str] = []
     shown, merged = len(data["epochs"]), next((world["merged"] for world in _worlds(data) if "merged" in world), None)
     if shown < report.plan.num_epochs:
@@ -88,7 +88,7 @@ def notes(report: "PlanReport", data: dict[str, Any]) -> list[str]:
 
 
 def length_words(report: "PlanReport") -> str:
-    """Describe the distribution of the lengths, and what became of samples that are too long."""
+    """Describe the distribution of the lengths, and what happened to samples that are too long."""
     lengths, config, cut = report.efficiency.histogram, report.plan.config, report.plan.counts
     p50, p90, p99 = (lengths.percentiles[percent] for percent in (50, 90, 99))
     things = "piece" if cut.split else "sample"
@@ -107,7 +107,7 @@ def length_words(report: "PlanReport") -> str:
 
 
 def strategy_words(report: "PlanReport") -> str:
-    """Say what the comparison with other ways of batching compares."""
+    """Explain the comparison with other ways of batching: the budget, the baseline and the speed-up."""
     before = report.efficiency.strategies[0]
     return (
         f"The same samples under a budget of {report.efficiency.token_budget:,} tokens. Attention and speed-up are "

@@ -1,7 +1,7 @@
-"""The page of a plan: one HTML file that needs nothing else, neither a network nor a server.
+"""The page of a plan report: one self-contained HTML file that needs neither a network nor a server.
 
-What has to be readable without JavaScript is written here; charts are drawn in the browser, from numbers. Every value
-is escaped, and a policy with the hashes of the page's own style and script lets nothing else run.
+Whatever must be readable without JavaScript is rendered here; charts are drawn in the browser, from numbers. Every
+value is escaped, and a Content-Security-Policy with the hashes of the page's own style and script allows no others.
 """
 
 import base64
@@ -22,7 +22,7 @@ SCRIPTS = ("data.js", "draw.js", "samples.js", "order.js", "report.js")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is on a page. Strings are text, not HTML."""
+    """The contents of a page. Strings are plain text, not HTML."""
 
     title: str
     verdict: str
@@ -35,11 +35,11 @@ class Page:
     strategies: Sequence[StrategyRow]
     provenance: Mapping[str, Mapping[str, Any]]
     data: Mapping[str, Any]
-    """What the charts are drawn from."""
+    """The numbers from which the charts are drawn, as values for JSON."""
 
 
 def render_page(page: Page) -> str:
-    """The whole HTML document."""
+    """Return the whole HTML document."""
     style = _text("report.css")
     script = '"use strict";\n' + "\n".join(_text(name) for name in SCRIPTS)
     return Template(_text("report.html")).substitute(
@@ -62,7 +62,7 @@ def render_page(page: Page) -> str:
 
 
 def inline_json(value: Any) -> str:
-    """JSON that cannot end the script element it is in, whatever strings it holds."""
+    """Return JSON that cannot end the script element it is placed in, whatever strings it contains."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

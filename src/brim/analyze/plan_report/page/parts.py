@@ -1,7 +1,4 @@
-"""The parts of the page that are written by Python: facts, the comparison, provenance.
-
-They are complete without JavaScript.
-"""
+"""The parts of the page that are rendered by Python and need no JavaScript: facts, the comparison, provenance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +9,12 @@ from brim.analyze.strategies import Strategy
 from brim.core.display import readable
 
 BAR = 88
-"""As wide as the stylesheet makes it."""
+"""Width of a bar in units of its SVG: the pixels that report.css gives it on a screen."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number with its name; `beside` is said in small letters below it."""
+    """A number with its name; `beside` is shown in small letters below it."""
 
     key: str
     name: str
@@ -27,7 +24,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """A line of the comparison. `own` is the plan that the page is about."""
+    """A row of the comparison. `own` marks the plan that the page is about."""
 
     strategy: Strategy
     speedup: float
@@ -43,7 +40,7 @@ def facts_html(facts: Sequence[Fact]) -> str:
 
 
 def strategies_html(rows: Sequence[StrategyRow]) -> str:
-    """A table whose bars are drawn as well as written. The first row is what the others are compared with."""
+    """Return the comparison as a table of numbers with bars. The first row is the baseline."""
     names = ("batching", "padding", "microbatches", "shapes", "attention", "peak memory, slots", "expected speed-up")
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     attention = rows[0].strategy.attention
@@ -73,7 +70,10 @@ def _row(row: StrategyRow, attention: int, fastest: float, most: int, peak: int)
 
 
 def _barred(text: str, share: float, *, waste: bool = False) -> str:
-    """A bar is attributes of an SVG, not a style: the page's policy allows no style of elements."""
+    """Return text with a bar below it.
+
+    The bar is an SVG sized by attributes, because the page's Content-Security-Policy allows no inline styles.
+    """
     kind = "full is-waste" if waste else "full"
     return (
         f'{text}<svg class="bar" viewBox="0 0 {BAR} 5" preserveAspectRatio="none" aria-hidden="true">'
@@ -97,7 +97,7 @@ def _value(value: Any) -> str:
 
 
 def brief(number: float) -> str:
-    """1234567 -> 1.23M, as the page's script writes it."""
+    """Format a number briefly, as the page's script does: 1234567 -> 1.23M."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= max(size, 10_000):
             return f"{float(f'{number / size:.3g}'):g}{unit}"

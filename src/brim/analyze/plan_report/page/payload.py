@@ -1,8 +1,8 @@
-"""What the page draws, as JSON: columns in base64, in the narrowest type that holds them.
+"""The numbers that the page draws, as JSON: columns in base64, in the narrowest type that holds them.
 
-The page gets numbers, not pictures, so a switch of epoch or ranks needs no Python. What would make it too large is left
-out in this order, and the page says so: later epochs; then the single microbatches, of which runs of whole steps are
-added up.
+The page gets numbers, not images, so switching the epoch or the number of ranks needs no Python. If the numbers are too
+large, later epochs are left out first; if the first epoch alone is too large, its microbatches are merged: runs of
+whole steps are added up. The page says so in either case.
 """
 
 import base64
@@ -27,15 +27,15 @@ from brim.core.arrays import ceil_div
 from brim.plan.deal import NULL
 
 NAMED_GROUPS = 24
-"""Groups that get a bar of their own; the others share one."""
+"""Upper limit of the groups that are shown: if there are more, the smallest ones share the last bar."""
 POINT_BYTES = 18
-"""What a run of merged microbatches takes, about."""
+"""Estimated bytes of a run of merged microbatches, for each rank."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 def create_payload(view: PlanView, max_bytes: int) -> dict[str, Any]:
-    """All numbers of a plan that the page draws, in about `max_bytes` of JSON."""
+    """Return all numbers of a plan that the page draws, in about `max_bytes` of JSON."""
     groups, group_of = _groups(view)
     room = max_bytes * 3 // 4  # base64 takes four bytes for three
     epochs: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ def create_payload(view: PlanView, max_bytes: int) -> dict[str, Any]:
 
 
 def _columns(view: PlanView, epoch: EpochView, group_of: NDArray[np.int64] | None) -> Columns:
-    """Of the microbatches, in the stored order. `extra` is what attention adds to the slots in the cost."""
+    """Return the columns of the microbatches, in the order of `epoch`. `extra` is what attention adds to the cost."""
     columns: Columns = {
         "rows": epoch.rows,
         "width": epoch.width,
@@ -82,14 +82,14 @@ def _columns(view: PlanView, epoch: EpochView, group_of: NDArray[np.int64] | Non
         "sequences": epoch.sequences,
     }
     if view.plan.config.packing is None:
-        del columns["sequences"]  # one for each row
+        del columns["sequences"]  # equal to the rows
     if epoch.group is not None and group_of is not None:
         columns["group"] = group_of[epoch.group]
     return {name: smallest(column) for name, column in columns.items()}
 
 
 def _groups(view: PlanView) -> tuple[list[str], NDArray[np.int64] | None]:
-    """The names that are shown, and which of them each group of the plan goes by."""
+    """Return the names of the groups shown, and for each group of the plan the index of its name."""
     names, first = view.plan.table.group_names, view.epochs[0]
     if not names or first.group is None:
         return [], None
@@ -104,7 +104,7 @@ def _groups(view: PlanView) -> tuple[list[str], NDArray[np.int64] | None]:
 
 
 def _world(epoch: EpochView, dealt: Dealt) -> dict[str, Any]:
-    """An epoch as so many ranks see it: numbers for all of them together, then for each."""
+    """Return the numbers of an epoch for one number of ranks; lists begin with all ranks together, then each rank."""
     deal, costs = dealt.deal, dealt.step_costs(epoch.cost)
     seen = [None, *range(dealt.ranks)] if dealt.ranks > 1 else [None]
     return {
@@ -125,7 +125,7 @@ def _world(epoch: EpochView, dealt: Dealt) -> dict[str, Any]:
 
 
 def _facts(epoch: EpochView, order: Numbers) -> list[int]:
-    """Microbatches, sequences, tokens, slots, shapes."""
+    """Return the numbers of microbatches, sequences, tokens, slots and distinct shapes."""
     fill = epoch.fill(order)
     return [
         len(order),
@@ -155,8 +155,9 @@ def _number(value: float) -> float | None:
 
 
 def _merged(view: PlanView, epoch: EpochView, dealt: Dealt, columns: Columns, room: int) -> dict[str, Any]:
-    """Runs of `merged` steps, added up for each rank, as columns [runs, ranks]; `slowest` is the sum of each step's
-    slowest rank.
+    """Merge runs of `merged` steps, added up for each rank, into columns [runs, ranks] of about `room` bytes.
+
+    `width` is a mean instead of a sum; `slowest`, [runs], is the sum of the costs of each step's slowest rank.
     """
     rounds, deal = len(dealt.places), dealt.deal
     runs = max(room // (POINT_BYTES * dealt.ranks), 1)
@@ -203,9 +204,9 @@ def _group_sums(columns: Columns, epoch: EpochView, order: Numbers, groups: int)
 
 
 def _places(dealt: Dealt, count: int) -> dict[str, Any]:
-    """[rounds, ranks], as one line; `count` stands for an empty microbatch.
+    """Encode the places, [rounds, ranks] flattened; `count` stands for an empty microbatch.
 
-    Said in one word where it is the stored order.
+    If they are 0, 1, 2, ..., the order of the columns, only their number is stored, as `identity`.
     """
     return {"identity": dealt.places.size} if _identity(dealt) else encode(smallest(_sentinel(dealt, count)))
 
@@ -224,9 +225,9 @@ def _constant(column: NDArray[Any]) -> bool:
 
 
 def encode(column: NDArray[Any]) -> dict[str, Any]:
-    """A column of unsigned integers as base64, or as one value if all are equal.
+    """Encode a column of unsigned integers as base64, or as one value if all are equal.
 
-    64 bits become a float, as JavaScript counts.
+    64-bit integers become 64-bit floats, the numbers of JavaScript.
     """
     if _constant(column):
         return {"value": int(column[0]), "count": len(column)}
