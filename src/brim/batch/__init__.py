@@ -1,4 +1,4 @@
-"""From planned samples to arrays."""
+"""Turn planned samples into arrays: collation, loaders that follow a plan, and batches as files."""
 
 from brim.core.lazy import attach
 

@@ -2,11 +2,11 @@
 
 Three forms of the same rule (a token attends to its own segment, and to nothing after it):
 
-    cu_seqlens    for kernels of variable length, such as flash-attention's; `segment_attention` is one in plain PyTorch
+    cu_seqlens    for variable-length kernels, such as flash-attention's; `segment_attention` is one in plain PyTorch
     BlockMask     for flex_attention, made from the boundaries alone
-    dense mask    `brim.batch.masks`, for models that know nothing else
+    dense mask    `brim.batch.masks`, for models that support nothing else
 
-A leaf: it imports torch.
+This module imports torch.
 """
 
 from itertools import pairwise
@@ -26,7 +26,7 @@ else:
     torch = need("torch", extra="torch", user="brim.batch.attention")
 
 NAME = "brim_segments"
-"""What `segment_attention` is called in transformers: `model.set_attn_implementation(NAME)`."""
+"""Name of `segment_attention` in transformers: `model.set_attn_implementation(NAME)`."""
 
 BLOCK = 128
 
@@ -35,11 +35,11 @@ CHANGES = {
     "s_aux": "has attention sinks",
     "position_bias": "adds a bias to its attention scores",
 }
-"""Arguments by which models of transformers change what attention computes, and what that is."""
+"""Arguments by which models of transformers change what attention computes, and their description in messages."""
 
 
 def register() -> str:
-    """Make `segment_attention` known to transformers, and return its name. Registering again changes nothing."""
+    """Register `segment_attention` with transformers, and return its name. Registering again changes nothing."""
     transformers = need("transformers", extra="hf", user="brim.batch.attention")
     transformers.AttentionInterface.register(NAME, segment_attention)
     return NAME
@@ -59,15 +59,15 @@ def segment_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> "tuple[Tensor, None]":
-    """Causal attention inside each segment of one flat row; without `cu_seq_lens_q`, inside each row.
+    """Compute causal attention inside each segment of one flat row; without `cu_seq_lens_q`, inside each row.
 
-    One call of PyTorch's fused kernel for each segment: memory grows with the longest segment, time with the sum of
-    squares of the segments and not with the square of the row. Has the signature that transformers asks of an attention
-    function.
+    PyTorch's fused kernel is called once for each segment: memory grows with the longest segment, time with the sum of
+    the squared segment lengths and not with the square of the row. The signature is the one that transformers requires
+    of an attention function.
 
     Raises:
-        OptionError: The model asks for something else: a mask, other scores, attention to what comes later, or to
-            earlier calls.
+        OptionError: The model needs something else (a mask, modified scores, attention that is not causal, cached
+            keys), or the segments do not match the batch.
     """
     for name, what in CHANGES.items():
         if others.get(name) is not None:
@@ -91,7 +91,7 @@ def segment_attention(
             "must be one row"
         )
     sizes = [end - start for start, end in pairwise(bounds) if end > start]
-    # Split, not sliced: the gradient of a split is one concatenation, that of every slice a tensor of the whole row.
+    # Split, not sliced: the gradient of a split is one concatenation, that of each slice a tensor of the whole row.
     segments = zip(query.split(sizes, dim=2), key.split(sizes, dim=2), value.split(sizes, dim=2), strict=True)
     attended = [_attend(q, k, v, sliding_window, dropout, scaling) for q, k, v in segments]
     return torch.cat(attended, dim=2).transpose(1, 2), None  # [rows, length, heads, size]
@@ -121,10 +121,10 @@ def _band(size: int, window: int, device: Any) -> "Tensor":
 
 
 def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
-    """A `BlockMask` for flex_attention over the batch as it is laid out, padded or packed, in rows or flat.
+    """Return a `BlockMask` for flex_attention over the batch as it is laid out, padded or packed, in rows or flat.
 
-    Which blocks of keys a block of queries has to look at follows from the segments at its edges; the largest array
-    that is ever made is blocks x blocks. Padding attends to nothing.
+    The blocks of keys that a block of queries attends to follow from the first and last segment of each block, so no
+    array of length x length is made: only [rows, length] and [rows, blocks, blocks]. Padding attends to nothing.
     """
     flex = need("torch.nn.attention.flex_attention", extra="torch", user="brim.batch.attention.block_mask")
     rows, width = batch.shape
@@ -133,15 +133,15 @@ def block_mask(batch: Batch, device: Any = "cpu", *, block: int = BLOCK) -> Any:
     segments[:, :width] = batch.segment_ids
     first, last = segments.reshape(rows, blocks, block)[:, :, 0], segments.reshape(rows, blocks, block).max(axis=2)
     at = np.arange(blocks)
-    # A row's segments go up and padding comes last: a block holds segments first..last, or nothing if its first token
-    # is padding.
+    # Segment ids ascend along a row and padding comes last: a block holds segments first..last, or nothing if its first
+    # token is padding.
     needed = (
         (last[:, None, :] >= first[:, :, None])
         & (first[:, :, None] > 0)
         & (first[:, None, :] > 0)
         & (at[:, None] >= at[None, :])
     )
-    # Looked at without a mask: blocks that are in one segment from end to end, and wholly before the queries.
+    # Full blocks need no mask: queries and keys are in one segment from end to end, and all keys before the queries.
     same = segments.reshape(rows, blocks, block)
     whole = (same.min(axis=2) == last) & (last > 0)
     full = (

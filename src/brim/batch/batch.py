@@ -1,12 +1,12 @@
-"""`Batch`: what one rank puts through one forward pass, as arrays.
+"""`Batch`: the arrays of one forward pass on one rank.
 
-A batch carries the `MicrobatchSpec` it was made from, and reads from it which samples it holds and where it stands in
-the run. Its shape is that of its arrays: a batch laid out flat has other rows than its spec.
+A batch carries the `MicrobatchSpec` it was made from, which says what samples it holds and where it is in the run. Its
+shape is that of its arrays: a batch laid out flat has other rows than its spec.
 
-Rows of equal width. Segment ids number the sequences of a row from 1, and 0 is padding and nothing else: whether a
-token counts is never read off its value, so pad = eos is harmless. Positions restart with every segment. The first
-token of a segment is never a target: a model that learns to predict label t + 1 from token t learns nothing across a
-boundary.
+All rows have the same width. Segment ids number the sequences of a row from 1, and 0 always means padding: whether a
+token is trained on is never inferred from its value, so a pad id equal to eos is harmless. Positions restart with every
+segment. The first token of a segment is never a target, so a model that predicts label t + 1 from token t learns
+nothing across a boundary.
 """
 
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ from brim.plan.epoch import MicrobatchSpec
 from brim.plan.position import CheckpointPosition
 
 IGNORED = -100
-"""The label of a token that is not learned."""
+"""The label of a token that is not trained on."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CarriesSpec:
-    """The part that batches of all frameworks share: their microbatch, and what is often asked about it."""
+    """Base class of the batches of all frameworks: their microbatch, and shortcuts to its properties."""
 
     spec: MicrobatchSpec
 
@@ -59,7 +59,7 @@ class CarriesSpec:
 
     @property
     def ends_step(self) -> bool:
-        """True if the optimizer takes its step after this batch: on all ranks, or on none."""
+        """True if the optimizer takes its step after this batch; the same on all ranks."""
         return self.spec.ends_step
 
     @property
@@ -70,8 +70,9 @@ class CarriesSpec:
 
 @dataclass(frozen=True, eq=False)
 class Batch(CarriesSpec):
-    """Arrays of [rows, width]; `cu_seqlens` of [segments + 1] are the boundaries of the segments when padding is left
-    out.
+    """A batch as NumPy arrays of [rows, width].
+
+    `cu_seqlens`, of [segments + 1], holds the boundaries of the segments when padding is left out.
     """
 
     tokens: NDArray[np.integer[Any]]
@@ -105,7 +106,7 @@ class Batch(CarriesSpec):
 
     @property
     def num_loss_tokens(self) -> int:
-        """How many labels count."""
+        """Number of trained-on tokens: labels that are not IGNORED."""
         return int(np.count_nonzero(self.loss_mask))
 
     @property
@@ -113,7 +114,7 @@ class Batch(CarriesSpec):
         return Fill(0, 0) if self.is_null else Fill(int(self.cu_seqlens[-1]), self.tokens.size)
 
     def flat(self) -> "Batch":
-        """The same segments end to end in one row without padding: what variable-length attention kernels take."""
+        """Return the same segments end to end in one row without padding, as variable-length kernels expect."""
         if self.batch_size == 1 and self.max_len == int(self.cu_seqlens[-1]):
             return self
         kept = self.segment_ids != 0
@@ -124,7 +125,7 @@ class Batch(CarriesSpec):
         numbers = np.repeat(np.arange(1, len(self.ids) + 1, dtype=np.int32), self.lengths)[None]
         return replace(self, segment_ids=numbers if numbers.size else np.zeros((1, 1), np.int32), **arrays)
 
-    # Second names, under which the files of batches and the first users of brim know these arrays.
+    # Aliases: the names of these arrays in files of batches and in older code.
 
     @property
     def input_ids(self) -> NDArray[np.integer[Any]]:
@@ -135,4 +136,4 @@ class Batch(CarriesSpec):
         return self.ids
 
 
-CollatedBatch = Batch  # a second name, too
+CollatedBatch = Batch  # an alias, too

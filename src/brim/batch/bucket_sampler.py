@@ -18,18 +18,19 @@ from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan
 
 ENDLESS = 2**31
-"""The default number of epochs, more than anyone trains. An epoch is planned when it is reached."""
+"""Default number of epochs: in practice, no limit. An epoch is planned when it is reached."""
 
 NUMBERED = re.compile(r"([^=,]+)=(\d+)")
-"""The name of a structure that is known by one number, such as compression_depth=2."""
+"""Pattern of the name of a structure that one number identifies, such as compression_depth=2."""
 
 
 class BucketSampler(PlanBatchSampler):
     """A batch sampler: lists of row numbers of samples that have one structure and similar lengths.
 
-    Every sample comes once an epoch, over all ranks. Iterating gives one epoch, the next iteration the next one. Pass
-    it to a `DataLoader` as `batch_sampler`, with any number of workers: samplers run in the process of the loader, so
-    batches and their order do not depend on the number of workers.
+    Every sample comes once per epoch, over all ranks, unless `drop_last` or `overflow` leaves it out. Each iteration is
+    one epoch, and the next iteration is the next epoch. Pass it to a `DataLoader` as `batch_sampler`, with any number
+    of workers: samplers run in the process of the loader, so batches and their order do not depend on the number of
+    workers.
 
     Example:
         >>> import numpy as np
@@ -82,7 +83,7 @@ class BucketSampler(PlanBatchSampler):
         config = BatchingConfig(
             token_budget=LONGEST if token_budget is None else token_budget,
             max_sequences=batch_size,
-            pad_to_multiple=1 if axis_costs else pad_to_multiple,  # the charge is rounded already
+            pad_to_multiple=1 if axis_costs else pad_to_multiple,  # charge_axes rounds the lengths
             drop_last=drop_last,
             overflow=overflow,
             window=window,

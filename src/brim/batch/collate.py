@@ -1,7 +1,7 @@
-"""From a planned microbatch to arrays.
+"""Collate a planned microbatch into arrays.
 
 Sequences are copied once, from the token store to their place in the batch, several to a row where rows are packed.
-Everything else (segments, positions, labels) follows from the lengths in the plan; nothing is guessed from token
+Segments and positions follow from the lengths in the plan, labels from the loss mask; nothing is guessed from token
 values.
 """
 
@@ -19,13 +19,13 @@ from brim.plan.epoch import MicrobatchSpec
 
 try:
     from brim.batch import _kernel as kernel
-except ImportError:  # not compiled here: `_fill` does the same work
+except ImportError:  # not compiled: `_fill` does the same
     kernel = None
 
 Integers = NDArray[np.integer[Any]]
 
 KINDS = {np.dtype(np.uint16): "H", np.dtype(np.uint32): "I", np.dtype(np.int32): "i"}
-"""What the kernel calls the types of the tokens that it can read."""
+"""The kernel's codes for the token types that it can read."""
 
 
 def collate(
@@ -36,13 +36,13 @@ def collate(
     dtype: type[Any] = np.int32,
     flat: bool = False,
 ) -> Batch:
-    """The arrays of a microbatch. `dtype` is that of tokens, labels and positions: np.int32 or np.int64.
+    """Return the arrays of a microbatch. `dtype` is that of tokens, labels and positions: np.int32 or np.int64.
 
     `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by
-    `cu_seqlens`. An empty microbatch becomes one token of padding with nothing to learn.
+    `cu_seqlens`. An empty microbatch becomes one token of padding, which is not trained on.
 
     Raises:
-        MismatchError: A row is shorter than the plan says: it was built for other data.
+        MismatchError: A row is shorter than the plan says: the plan was built for other data.
     """
     if np.dtype(dtype) not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise OptionError(f"dtype must be int32 or int64, got {np.dtype(dtype)}")
@@ -64,7 +64,7 @@ def collate(
 def default_collate(
     samples: Sequence[Sample], max_len: int | None = None, pad_id: int = 0, *, dtype: type[Any] = np.int32
 ) -> Batch:
-    """One sample to a row, padded on the right to `max_len`, or to the longest.
+    """Collate samples, one to a row, padded on the right to `max_len`, by default to the longest.
 
     Raises:
         LengthError: A sample is longer than `max_len`. Nothing is ever cut off here.
@@ -86,7 +86,7 @@ def default_collate(
 def pad_sequences(
     sequences: Sequence[ArrayLike], pad_value: int = 0, max_length: int | None = None, dtype: type[Any] = np.int32
 ) -> NDArray[Any]:
-    """Sequences of uneven length as one array, padded on the right to `max_length`, or to the longest.
+    """Stack sequences of uneven length, padded on the right to `max_length`, by default to the longest.
 
     Raises:
         LengthError: A sequence is longer than `max_length`.
@@ -105,8 +105,9 @@ def pad_sequences(
 def lay_out(
     spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]
 ) -> dict[str, Any]:
-    """Lay sequences out in rows: sequence s, of row r where `row_ptr[r] <= s < row_ptr[r + 1]`, behind the ones before
-    it.
+    """Lay sequences out in rows and return the arrays of a `Batch` by name.
+
+    Row r holds sequences `row_ptr[r]` to `row_ptr[r + 1]`, end to end.
     """
     tokens, positions, labels = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
     segment_ids, loss_mask = np.empty(shape, np.int32), np.empty(shape, np.uint8)
@@ -140,7 +141,7 @@ def _fill(
     loss_mask: Any,
     labels: Any,
 ) -> None:
-    """The twin of the kernel. The first token of a segment is never a target, so its mask stays 0."""
+    """Fill the arrays as the kernel does. The first token of a segment is never a target, so its mask stays 0."""
     width, sizes = tokens.shape[1], np.diff(row_ptr)
     begins = np.cumsum(lengths, dtype=np.int64) - lengths
     rows_begin = np.repeat(begins[row_ptr[:-1]], sizes) if len(begins) else begins

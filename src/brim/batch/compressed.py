@@ -1,7 +1,7 @@
 """`collate_compressed_batch`: samples with compression stages as a dict of tensors.
 
-A thin face of `nested_collate` for training loops that index a batch by name. Which keys a batch has depends on the
-structure of its samples alone, never on how long they happen to be. A leaf: it imports torch.
+A thin wrapper of `nested_collate` for training loops that index a batch by name. The keys of a batch depend on the
+structure of its samples alone, never on their lengths. This module imports torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,17 @@ STAGES, COUNT = "compression_stages", "num_compression_stages"
 
 
 def collate_compressed_batch(batch: Sequence[Mapping[str, Any]], *, pad_to_multiple: int = 1) -> dict[str, Any]:
-    """The samples of one compression depth as tensors, padded inside each stage and nowhere else.
+    """Collate samples of one compression depth into tensors. Arrays are padded; stages are never added as padding.
 
-    A sample has a list of dicts of arrays under "compression_stages", and whatever else belongs to it. The batch has
-    the same keys. The arrays of a dict inside a sample, such as a stage, are equally long, and get their "lengths" and
-    "mask" beside them; an array at the top gets "NAME_lengths" and "NAME_mask". "num_compression_stages" is a number,
-    "id" a list. Use it as the `collate_fn` of a `DataLoader` over a `BucketSampler`.
+    A sample has a list of dicts of arrays under "compression_stages", and any other keys. The batch has the same keys.
+    The arrays of a dict inside a sample, such as a stage, must be equally long, and get their "lengths" and "mask"
+    beside them; an array at the top gets "NAME_lengths" and "NAME_mask". "num_compression_stages" is a number, "id" a
+    list. Use it as the `collate_fn` of a `DataLoader` over a `BucketSampler`.
 
     Raises:
-        MismatchError: Two samples have different structures, such as other numbers of stages.
-        DataError: A sample has no stages to speak of, arrays of a dict differ in length, or a key would be overwritten.
+        MismatchError: Two samples have different structures, such as other numbers of stages, or
+            "num_compression_stages" is not the number of stages.
+        DataError: A sample has no list of stages, arrays of a dict differ in length, or a key would be overwritten.
     """
     if not batch:
         return {STAGES: [], COUNT: 0, ID: []}
@@ -48,7 +49,7 @@ def collate_compressed_batch(batch: Sequence[Mapping[str, Any]], *, pad_to_multi
 
 
 def _tensors(data: Any, lengths: Any, masks: Any, path: str, ids: tuple[SampleId, ...]) -> Any:
-    """Tensors for arrays, with lengths and masks beside them."""
+    """Return `data` with tensors for its arrays, and their lengths and masks beside them."""
     if isinstance(data, list) and isinstance(lengths, list):
         items = zip(cast(list[Any], data), cast(list[Any], lengths), cast(list[Any], masks), strict=True)
         return [_tensors(*item, f"{path}/{number}", ids) for number, item in enumerate(items)]

@@ -1,8 +1,8 @@
 """Follow a plan: which microbatch comes next on this rank, and which optimizer steps are done.
 
-No framework is imported here: `brim.batch.torch` and `brim.batch.jax` turn what comes out into their own arrays. A
-position follows what was handed out, not what was fetched ahead, and that of a `PlanFollower` never points into the
-middle of a step, since half of a step's gradients are in no checkpoint.
+No framework is imported here: `brim.batch.torch` and `brim.batch.jax` turn microbatches into their own arrays. A
+position counts the batches that were handed out, not those that were prefetched. The position of a `PlanFollower` never
+points into the middle of an optimizer step, since a checkpoint does not hold the gradients of half a step.
 """
 
 from abc import ABC, abstractmethod
@@ -22,8 +22,9 @@ from brim.plan.position import CheckpointPosition
 
 
 class PlannedRows(list[int]):
-    """The rows of one microbatch, for any map-style data set; with the plan of it for one that understands packed and
-    cut rows.
+    """The row numbers of one microbatch, for any map-style data set.
+
+    They come with the `microbatch` itself, for a data set that supports packed and cut rows.
     """
 
     def __init__(self, microbatch: MicrobatchSpec) -> None:
@@ -40,15 +41,16 @@ class PlannedRows(list[int]):
 
 
 class PlanBatchSampler:
-    """The microbatches of a plan for one rank: iterated once for each epoch, going on to the next one by itself.
+    """A batch sampler over the microbatches of a plan for one rank. Each iteration is one epoch, and the next iteration
+    is the next epoch.
 
-    `set_epoch` goes to another epoch. A position (`load_state_dict`) may come from any number of ranks; optimizer steps
-    stay what they were. Hand it to a `DataLoader` or a `StatefulDataLoader` as `batch_sampler`. It shards by itself:
-    nothing else may.
+    `set_epoch` selects another epoch. A position (`load_state_dict`) may come from any number of ranks; optimizer steps
+    stay the same. Pass the sampler to a `DataLoader` or a `StatefulDataLoader` as `batch_sampler`. It shards the plan
+    itself, so nothing else may shard its batches.
 
-    With `whole_run` one iteration is the rest of the plan, epoch after epoch, for trainers that count batches and take
-    every epoch to be as long as the first: every optimizer step has exactly `batches_per_step` batches, empty ones
-    where the last step of an epoch is short, and `len()` is that of the run from its beginning.
+    With `whole_run` one iteration is the rest of the plan, epoch after epoch, for trainers that count batches and
+    assume that every epoch is as long as the first: every optimizer step has exactly `batches_per_step` batches, empty
+    ones where the last step of an epoch is short, and `len()` is that of the run from its beginning.
     """
 
     def __init__(
@@ -60,10 +62,13 @@ class PlanBatchSampler:
         microbatches_per_step: int | None = None,
         whole_run: bool = False,
     ) -> None:
-        """Rank and world size are those of the launcher (`DistributedConfig.from_env`) unless given.
+        """Make a sampler for one rank.
+
+        Rank and world size default to those of the plan if it is a share, else to those of the launcher
+        (`DistributedConfig.from_env`).
 
         Raises:
-            OptionError: The plan is the share of another rank.
+            OptionError: The plan is the share of another rank, or only one of `rank` and `world_size` is given.
         """
         if (rank is None) != (world_size is None):
             raise OptionError(f"give rank and world_size, or neither; got rank {rank} and world_size {world_size}")
@@ -78,7 +83,7 @@ class PlanBatchSampler:
         self.rank, self.world_size, self.whole_run = rank, world_size, whole_run
         self._given = plan if microbatches_per_step is None else plan.with_step_size(microbatches_per_step)
         self.plan = self._given if plan.share != Share() else self._given.shard(rank, world_size)
-        """This rank's share."""
+        """This rank's share of the plan."""
         self._start = CheckpointPosition(
             epoch=0, microbatch_idx=0, microbatches_per_step=self.plan.step_size, fingerprint=plan.fingerprint
         )
@@ -87,7 +92,7 @@ class PlanBatchSampler:
 
     @property
     def start(self) -> CheckpointPosition:
-        """Where the next iteration begins."""
+        """The position at which the next iteration begins."""
         return self._start
 
     @property
@@ -96,17 +101,20 @@ class PlanBatchSampler:
 
     @property
     def batches_per_step(self) -> int:
-        """On this rank; fewer in the last step of an epoch, unless `whole_run`.
+        """Number of batches in an optimizer step on this rank, which trainers call gradient accumulation steps.
 
-        What trainers call gradient accumulation.
+        The last step of an epoch may have fewer, unless `whole_run`.
         """
         return ceil_div(self.plan.step_size, self.world_size)
 
     @property
     def batch_size(self) -> None:
-        """None: it varies.
+        """None, because batch sizes vary.
 
-        Accelerate asks for it when it is about to deal out the batches of this rank among all ranks.
+        Accelerate reads this before it shards the batches of this rank among all ranks again.
+
+        Raises:
+            OptionError: There are several ranks, whose batches must not be sharded twice.
         """
         if self.world_size > 1:
             raise OptionError(
@@ -116,7 +124,7 @@ class PlanBatchSampler:
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with this epoch; where it was left, if it is the one that is under way."""
+        """Begin the next iteration with this epoch. If it is the current epoch already, its position is kept."""
         if self.whole_run:
             if epoch:
                 raise OptionError(
@@ -127,8 +135,8 @@ class PlanBatchSampler:
             self._start = self._began = replace(self._start, epoch=epoch, microbatch_idx=0)
 
     def __len__(self) -> int:
-        """How many microbatches the next iteration gives, exactly; with `whole_run`, how many one from the beginning
-        gives.
+        """Return the exact number of microbatches in the next iteration; with `whole_run`, in one from the
+        beginning.
         """
         if self.whole_run:
             if self._length is None:
@@ -145,20 +153,20 @@ class PlanBatchSampler:
         return PlanIterator(self)
 
     def state_dict(self, done: int | None = None) -> dict[str, Any]:
-        """Where the next iteration begins; with `done`, where a run goes on that was trained on so many batches of the
-        last one.
+        """Return the position at which the next iteration begins; with `done`, the position from which a run resumes
+        that was trained on `done` batches of the last iteration.
 
-        A plain `DataLoader` does not say which batches it has only fetched ahead, so count what comes out of it, from 1
-        in every `for` loop, also in one that goes on in the middle of an epoch.
+        A plain `DataLoader` does not say which batches it has only prefetched, so count the batches that it yields,
+        from 1 in every `for` loop, also in one that resumes in the middle of an epoch.
 
         Raises:
-            OptionError: That iteration has no so many batches.
+            OptionError: `done` is negative, or the last iteration has fewer batches.
         """
         if done is None:
             return asdict(self._start)
         if done < 0:
             raise OptionError(f"done must not be negative, got {done}")
-        own = copy(self)  # an iteration that ends moves its sampler on
+        own = copy(self)  # a copy, because an iteration that ends advances its sampler
         own.go_to(self._began)
         taking = PlanIterator(own)
         for number in range(done):
@@ -169,10 +177,11 @@ class PlanBatchSampler:
         return taking.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Resume: begin the next iteration at the position that `state_dict` returned.
+
         Raises:
-            MismatchError: The state belongs to another plan.
-            OptionError: There is no such place in this plan.
+            MismatchError: The state belongs to another plan, or is not the state of a loader.
+            OptionError: There is no such position in this plan.
         """
         try:
             position = CheckpointPosition(**state)
@@ -182,25 +191,26 @@ class PlanBatchSampler:
                 f"this is not the state of a loader: it holds {held}; pass what state_dict() gave"
             ) from None
         plan = self._given if self._given.share != Share() else self._given.resume(position, self.rank, self.world_size)
-        # Refuses a place that does not exist, and for a stored share one where none of its rounds begins.
+        # Refuses a position that does not exist, and for a stored share one at which none of its rounds begins.
         plan.iter_from(position)
         self.plan, self._length = plan, None
         self._began = position
         self.go_to(position)
 
     def go_to(self, position: CheckpointPosition) -> None:
-        """Begin the next iteration there; the place must be one that this plan gave."""
+        """Begin the next iteration at a position of this plan. The position is not checked."""
         self._start = position
 
     def is_over(self, position: CheckpointPosition, epoch: int) -> bool:
-        """Whether an iteration that was in `epoch` ends at a position."""
+        """Return whether an iteration ends at a position, when its last microbatch was in `epoch`."""
         return position.epoch != epoch and (not self.whole_run or position.epoch == self.plan.num_epochs)
 
 
 class PlanIterator(Iterator[list[int]]):
     """One iteration of a `PlanBatchSampler`.
 
-    Its state is exact to the batch: where an optimizer step ends is for its owner to know.
+    Its state is exact to the batch, and may be in the middle of an optimizer step: the caller has to know where steps
+    end.
     """
 
     def __init__(self, sampler: PlanBatchSampler) -> None:
@@ -236,7 +246,7 @@ class PlanIterator(Iterator[list[int]]):
         epoch = plan.get_epoch(start.epoch)
         for microbatch in epoch.iter_from(start.microbatch_idx):
             yield PlannedRows(microbatch)
-        if start.microbatch_idx == epoch.deal.length:  # nothing to give: a short step that is dropped was all there was
+        if start.microbatch_idx == epoch.deal.length:  # no batches: the only step was short and is dropped
             self._sampler.go_to(replace(start, epoch=start.epoch + 1, microbatch_idx=0))
 
     def _all_epochs(self, start: CheckpointPosition) -> Iterator[PlannedRows]:
@@ -258,7 +268,7 @@ class PlanIterator(Iterator[list[int]]):
 
 
 def emptied(microbatch: MicrobatchSpec) -> MicrobatchSpec:
-    """A null microbatch at the same place."""
+    """Return an empty microbatch at the same position."""
     nothing = {name: getattr(microbatch, name)[:0] for name in ("samples", "indices", "starts", "lengths")}
     return replace(
         microbatch, index=NULL, row_ptr=microbatch.row_ptr[:1], max_len=0, bucket_id=0, group=None, **nothing
@@ -266,7 +276,7 @@ def emptied(microbatch: MicrobatchSpec) -> MicrobatchSpec:
 
 
 class Handed(Protocol):
-    """What a follower asks of a batch."""
+    """The properties of a batch that a `PlanFollower` reads."""
 
     @property
     def epoch(self) -> int: ...
@@ -280,11 +290,12 @@ BatchT = TypeVar("BatchT", bound=Handed)
 
 
 class PlanFollower(ABC, Generic[BatchT]):
-    """The batches of a plan for one rank, `prefetch` of them made ahead by a thread.
+    """The batches of a plan for one rank. A thread prefetches up to `prefetch` of them.
 
-    Iterating gives one epoch, or the rest of the one that a loaded state points into, and the next iteration the next
-    epoch. An iteration that is left early is begun again by the next one; to go on instead, load the state. A batch
-    counts as done when it is handed out, a step when its last batch is: ask for the state after the optimizer's step.
+    Each iteration is one epoch, or the rest of the one that a loaded state points into, and the next iteration is the
+    next epoch. If an iteration is left early, the next one starts again where it began; to resume instead, load the
+    state. A batch counts as done when it is handed out, an optimizer step when its last batch is: take the state after
+    the optimizer's step.
     """
 
     def __init__(self, sampler: PlanBatchSampler, *, prefetch: int = 2) -> None:
@@ -292,38 +303,41 @@ class PlanFollower(ABC, Generic[BatchT]):
             raise OptionError(f"prefetch must not be negative, got {prefetch}")
         self.sampler, self._prefetch = sampler, prefetch
         self._position = sampler.start
-        self._fetching = copy(sampler)  # runs ahead of what was handed out
+        self._fetching = copy(sampler)  # is ahead of the batches that were handed out
 
     @property
     def plan(self) -> BatchPlan:
-        """This rank's share."""
+        """This rank's share of the plan."""
         return self.sampler.plan
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of."""
+        """The epoch of the next iteration."""
         return self.sampler.epoch
 
     @property
     def batches_per_step(self) -> int:
-        """On this rank; fewer in the last step of an epoch, unless the loader is of the whole run."""
+        """Number of batches in an optimizer step on this rank.
+
+        The last step of an epoch may have fewer, unless the loader covers the whole run.
+        """
         return self.sampler.batches_per_step
 
     @property
     def position(self) -> CheckpointPosition:
-        """Which steps are done: save it with the model."""
+        """The position after the last optimizer step that is done: save it with the model."""
         return self._position
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration with this epoch; where it was left, if it is the one that is under way."""
+        """Begin the next iteration with this epoch. If it is the current epoch already, its position is kept."""
         before = self.sampler.start
         self.sampler.set_epoch(epoch)
         if self.sampler.start != before:
             self._position = self.sampler.start
 
     def __len__(self) -> int:
-        """How many batches the next iteration gives, exactly; of a loader of the whole run, how many one from the
-        beginning gives.
+        """Return the exact number of batches in the next iteration; if the loader covers the whole run, in one from the
+        beginning.
         """
         return len(self.sampler)
 
@@ -335,14 +349,14 @@ class PlanFollower(ABC, Generic[BatchT]):
             if batch.ends_step and batch.after is not None:
                 self._position = replace(batch.after, global_step=self._position.global_step + 1)
                 if self.sampler.is_over(self._position, batch.epoch):
-                    # Now, because trainers that count do not ask for more than the last batch.
+                    # Before the yield, because trainers that count batches do not iterate past the last one.
                     self.sampler.go_to(self._position)
             yield batch
         self.sampler.go_to(self._fetching.start)
         self._position = self.sampler.start
 
     def steps(self) -> Iterator[list[BatchT]]:
-        """The same, with the batches of one optimizer step together."""
+        """Iterate over optimizer steps: the same batches, in one list for each step."""
         step: list[BatchT] = []
         for batch in self:
             step.append(batch)
@@ -351,14 +365,15 @@ class PlanFollower(ABC, Generic[BatchT]):
                 step = []
 
     def state_dict(self) -> dict[str, Any]:
-        """A few numbers and a fingerprint, as JSON takes them; the same on all ranks."""
+        """Return the position as JSON-like values: a few numbers and a fingerprint, the same on all ranks."""
         return asdict(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, on this number of ranks.
+        """Resume from a state, on this number of ranks.
 
         Raises:
-            MismatchError: The state belongs to another plan.
+            MismatchError: The state belongs to another plan, or is not the state of a loader.
+            OptionError: There is no such position in this plan.
         """
         self.sampler.load_state_dict(state)
         self._position = self.sampler.start

@@ -4,10 +4,10 @@ A plan with fixed shapes has few widths: those of its buckets (`BatchingConfig.p
 rows. Here the number of rows is fixed too: a microbatch that its bucket could not fill gets rows of padding, which hold
 no segment and no label. An empty microbatch has the smallest of the shapes.
 
-What crosses `jit` is `batch.arrays`. Where several processes work on one global array, all of them need one shape at a
-time: pack the plan.
+Pass `batch.arrays` to jitted functions. Where several processes work on one global array, all of them need the same
+shape at the same time: use a packed plan.
 
-A leaf: it imports jax.
+This module imports jax.
 """
 
 from dataclasses import dataclass
@@ -37,17 +37,17 @@ Shape = tuple[int, int]
 
 
 class Arrays(NamedTuple):
-    """All of [rows, width], int32."""
+    """The arrays of a batch, all of [rows, width], int32."""
 
     tokens: "jax.Array"
-    labels: "jax.Array"  # IGNORED where nothing is learned; label t + 1 belongs to token t
+    labels: "jax.Array"  # IGNORED where not trained on; token t predicts label t + 1
     positions: "jax.Array"
     segment_ids: "jax.Array"  # 0 = padding
 
 
 @dataclass(frozen=True, eq=False)
 class JaxBatch(CarriesSpec):
-    """A `Batch` as arrays of JAX."""
+    """A `Batch` as JAX arrays."""
 
     arrays: Arrays
     num_loss_tokens: int
@@ -110,11 +110,11 @@ def loader(
     microbatches_per_step: int | None = None,
     whole_run: bool = False,
 ) -> JaxLoader:
-    """The batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
+    """Return a loader of the batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
 
-    Rank and world size are the launcher's unless given; under JAX's own, pass jax.process_index() and
-    jax.process_count(). A thread makes batches `prefetch` ahead. `whole_run` makes one iteration of all epochs, see
-    `PlanBatchSampler`.
+    Rank and world size are the launcher's unless given, or those of the plan if it is a share; under JAX's own
+    launcher, pass jax.process_index() and jax.process_count(). A thread prefetches `prefetch` batches. With `whole_run`
+    one iteration covers all epochs, see `PlanBatchSampler`.
 
     Raises:
         MismatchError: The plan belongs to other data or another tokenizer.
@@ -132,10 +132,10 @@ def loader(
 
 
 def shapes(plan: BatchPlan) -> tuple[Shape, ...]:
-    """Every (rows, width) that a batch of this plan can have: one for each bucket, or one for all packed rows.
+    """Return every (rows, width) that a batch of this plan can have: one for each bucket, or one for packed rows.
 
     Raises:
-        OptionError: They are not fixed.
+        OptionError: The shapes of the plan are not fixed.
     """
     config = plan.config
     if config.packing is not None:

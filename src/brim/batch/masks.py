@@ -1,6 +1,6 @@
-"""Attention masks that keep segments apart, written out in full.
+"""Dense attention masks that keep segments apart.
 
-For small cases, tests and looking at: a mask has length x length entries.
+For short rows, tests and inspection: a mask has length x length entries.
 """
 
 from typing import Any, Literal
@@ -14,9 +14,9 @@ from brim.core.errors import OptionError
 def create_segment_attention_mask(
     segment_ids: NDArray[np.integer[Any]], *, kind: Literal["boolean", "additive"] = "boolean", causal: bool = True
 ) -> NDArray[Any]:
-    """Who may attend to whom: [..., length] segment ids give [..., length, length], queries first.
+    """Return the attention mask for segment ids: [..., length] gives [..., length, length], queries first.
 
-    A token attends to its own segment, and if `causal` not to what comes after it. Padding (segment 0) attends to
+    A token attends to its own segment and, if `causal`, to no token after it. Padding (segment 0) attends to
     nothing and is attended by nothing. "boolean": True where allowed. "additive": float32, 0 where allowed and the
     lowest finite number elsewhere, so that a row of padding gives a uniform softmax instead of NaN.
 

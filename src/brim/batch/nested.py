@@ -1,8 +1,8 @@
-"""Collate nested samples: stack what is fixed, pad what is ragged, and say which is which.
+"""Collate nested samples: stack values of fixed size, pad ragged arrays, and return the lengths and masks of these.
 
 All samples of a batch have one structure, so there is never a dummy stage: a list of two stages becomes a list of two
-stages, each of them as long as its longest. Every array comes with the lengths of its rows and a mask. No framework is
-imported here.
+stages, each padded to the longest in the batch. Every ragged array comes with the lengths of its rows and a mask. No
+framework is imported here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from brim.data.nested.structure import Outline, Structure, difference, outline, 
 
 @dataclass(frozen=True, eq=False)
 class NestedBatch:
-    """Three trees of the shape of a sample.
+    """A batch of nested samples: three trees with the structure of a sample.
 
     `lengths` and `masks` have an entry where `data` has an array, and None elsewhere.
     """
@@ -29,13 +29,13 @@ class NestedBatch:
     data: dict[str, Any]
     """Arrays of [rows, longest, ...], numbers as arrays of [rows], text as lists."""
     lengths: dict[str, Any]
-    """int64 of [rows]; one array for all arrays of a dict that are equally long."""
+    """Lengths of the rows, int64 of [rows]; arrays of a dict that are equally long share one."""
     masks: dict[str, Any]
-    """bool of [rows, longest], true where there is data."""
+    """Masks, bool of [rows, longest], true where there is data."""
     structure: Structure
     ids: tuple[SampleId, ...]
     fill: Fill
-    """Of the ragged axes: what is data, of what was made.
+    """Fill of the ragged axes: steps that are data, out of all steps with padding.
 
     Arrays of a dict that are equally long in this batch count once.
     """
@@ -47,11 +47,11 @@ class NestedBatch:
 def nested_collate(
     samples: Sequence[Mapping[str, Any]], *, pad_value: float = 0, pad_to_multiple: int = 1
 ) -> NestedBatch:
-    """One batch of nested samples of one structure; see `brim.data.nested.structure` for what a nested sample is.
+    """Collate nested samples of one structure; see `brim.data.nested.structure` for what a nested sample is.
 
     Arrays are padded on the right with `pad_value`, to the longest of the batch, rounded up to a multiple of
-    `pad_to_multiple`. A sample is called what its "id" says, or by its place in the batch. No samples, which is what a
-    rank gets that has nothing left to do in a step, make a batch of nothing.
+    `pad_to_multiple`. The id of a sample is its "id", or its index in the batch. No samples, as in an empty microbatch,
+    give an empty batch.
 
     Raises:
         MismatchError: Two samples differ in structure; the message names them.
@@ -94,7 +94,7 @@ def nested_collate(
 
 
 class Axis(NamedTuple):
-    """A ragged axis in a batch: how long each row is, and where there is data."""
+    """A ragged axis in a batch: the length of each row, and a mask that is true where there is data."""
 
     lengths: NDArray[np.int64]
     mask: NDArray[np.bool_]

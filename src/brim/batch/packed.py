@@ -1,8 +1,8 @@
 """Packed rows with their tokens.
 
-A row holds whole sequences end to end. `segment_ids` number them from 1; 0 is padding and nothing else. Positions
-restart with every segment, and the first token of a segment is never a target, so that after the usual shift no
-sequence learns to predict the next one.
+A row holds whole sequences end to end. `segment_ids` number them from 1; 0 always means padding. Positions restart with
+every segment, and the first token of a segment is never a target, so that after the usual shift of the labels no
+sequence is trained to predict the next one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class PackedSequence:
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
-        """Where segments begin, and where the last one ends: what variable-length attention kernels take."""
+        """Starts of the segments, and the end of the last one, as variable-length attention kernels expect."""
         return np.cumsum([0, *self.sample_lengths], dtype=np.int32)
 
     @property
@@ -82,7 +82,7 @@ def pack_sequences(
 def _packed(
     samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], width: int, pad_id: int
 ) -> PackedSequence:
-    """One row, of at least `width` tokens, laid out as a batch of one row is."""
+    """Return one packed row, of at least `width` tokens, laid out like a batch of one row."""
     lengths = store.lengths[row]
     spans = store.spans(row, np.zeros(len(row), np.int32), lengths)
     shape = (1, max(width, int(lengths.sum())))
@@ -98,6 +98,6 @@ def _packed(
 
 
 def compute_packing_metrics(packed: Sequence[PackedSequence]) -> PackingMetrics:
-    """How full the rows are."""
+    """Compute the metrics of packed rows, such as how full they are."""
     fill = sum((row.fill for row in packed), Fill())
     return PackingMetrics(num_sequences=sum(row.num_segments for row in packed), num_rows=len(packed), fill=fill)

@@ -1,8 +1,8 @@
-"""The tokens of a plan, from whatever the user has, checked.
+"""Get the tokens of a plan from the user's data, and check that the data belongs to the plan.
 
-A plan names rows of a length table; their tokens come from a `TokenStore`, from `Samples` that tokenise when asked, or
-from samples in memory, by id or in a list. Whether these are the rows that the plan was built for is asked here, once,
-before anything is written or trained.
+A plan names rows of a length table; their tokens come from a `TokenStore`, from `Samples` that tokenise on the fly, or
+from samples in memory, by id or in a list. This module checks that these are the rows that the plan was built for,
+once, before anything is written or trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ WAY_OUT = "Rebuild it with `brim lengths build` and `brim plan build`, or pass t
 
 
 def token_source(plan: BatchPlan, source: TokenSource | SamplesAtHand) -> TokenSource:
-    """Return a source as it is, and samples in memory as a store in the order of the plan's table.
+    """Return a token source unchanged, and samples in memory as a `TokenStore` in the order of the plan's table.
 
-    In a mapping a sample is a `Sample`, or a mapping with `input_ids` and `loss_mask`; without a mask, all of it is
-    learned.
+    In a mapping a sample is a `Sample`, or a mapping with `input_ids` and `loss_mask`; without a mask, all tokens are
+    trained on.
 
     Raises:
-        MismatchError: A sample of the plan is not there, or one is there that the plan does not know.
-        DataError: A sample is not what it should be, or comes twice.
+        MismatchError: A sample of the plan is missing, or a sample is not in the plan.
+        DataError: A sample is invalid, or an id occurs twice.
     """
     by_id: dict[SampleId, Sample]
     if isinstance(source, Mapping):
@@ -82,8 +82,10 @@ def _sample(id: SampleId, value: Sample | Mapping[str, ArrayLike]) -> Sample:
 
 
 def check_belongs(plan: BatchPlan, source: TokenSource) -> None:
-    """Compare the data and tokenizer of a plan with those of a source of tokens: their hashes, or else the lengths of
-    all samples.
+    """Check that a plan was built for the data and tokenizer of a token source.
+
+    Hashes are compared where both have them, then the number of samples, and then the length of each, unless that would
+    take a pass over the data that hashes make unnecessary.
 
     Raises:
         MismatchError: The plan was built for other data, another tokenizer, or rows of other lengths.
@@ -108,11 +110,10 @@ def check_belongs(plan: BatchPlan, source: TokenSource) -> None:
 
 
 def check_identity(plan: BatchPlan, tokenizer_hash: str) -> None:
-    """Compare the tokenizer and row format of a plan with others; both are behind one hash, which costs no reading of
-    the data.
+    """Check that a plan was built for this tokenizer and row format. One hash covers both, so no data is read.
 
     Raises:
-        MismatchError: They differ.
+        MismatchError: The tokenizer or the row format differs.
     """
     expected = plan.table.tokenizer_hash
     if expected and tokenizer_hash and expected != tokenizer_hash:
@@ -127,9 +128,10 @@ def _other(what: str, expected: str, found: str, rows: str = "") -> MismatchErro
 
 
 def _lengths(plan: BatchPlan, source: TokenSource) -> NDArray[np.int32] | None:
-    """How long the rows of the source are.
+    """Return the lengths of the source's rows, or None if they need not be compared.
 
-    Of samples that are tokenised on the fly that costs a pass, which equal hashes save.
+    For samples that are tokenised on the fly, this takes a pass over the data, which is skipped if the plan has hashes
+    of its data and tokenizer.
     """
     if isinstance(source, TokenStore):
         return source.lengths

@@ -1,16 +1,16 @@
 """PyTorch: batches as tensors, and loaders that follow a plan.
 
-A `PlanBatchSampler` gives every microbatch of a plan as a list of row numbers, as any batch sampler does, and carries
-along what a packed or cut microbatch needs; a `TokenDataset` turns such a list into a `TensorBatch`. `loader` puts them
-together: with no worker processes, which is right for a token store, batches are made by a thread a few steps ahead;
-with workers, by a `DataLoader`. A loader's state is a position in the plan, see `brim.batch.follow`.
+A `PlanBatchSampler` gives every microbatch of a plan as a list of row numbers, as any batch sampler does, together with
+what a packed or cut microbatch needs; a `TokenDataset` turns such a list into a `TensorBatch`. `loader` combines the
+two: without worker processes, which suits a token store, a thread prefetches batches; with workers, a `DataLoader`
+does. A loader's state is a position in the plan, see `brim.batch.follow`.
 
-Ranks are dealt with here, and by nothing else. Accelerate deals out the batches of every `DataLoader` that it prepares,
-and would do so a second time: give `accelerator.prepare` the model, the optimizer and, if you like, a `PlanLoader`,
-which it hands back as it is. Lightning and Hugging Face's Trainer take every epoch to be as long as the first: give
-them a loader or sampler of the `whole_run` as one epoch.
+Batches are sharded over ranks here, and must not be sharded again. Accelerate shards the batches of every `DataLoader`
+that it prepares: give `accelerator.prepare` the model, the optimizer and, optionally, a `PlanLoader`, which it returns
+unchanged. Lightning and Hugging Face's Trainer assume that every epoch is as long as the first: give them a loader or
+sampler with `whole_run`, as one epoch.
 
-A leaf: it imports torch.
+This module imports torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,11 +44,11 @@ class TensorBatch(CarriesSpec):
     """A `Batch` as tensors. `inputs()` are the arguments of a Hugging Face model."""
 
     input_ids: "Tensor"  # [rows, width]
-    labels: "Tensor"  # IGNORED where nothing is learned; the model shifts
+    labels: "Tensor"  # IGNORED where not trained on; the model shifts them
     position_ids: "Tensor"
     segment_ids: "Tensor"  # 0 = padding
     cu_seqlens: "Tensor"  # [segments + 1]
-    # Counted before the tensors move to a device, where counting would have to wait for it.
+    # Counted before the tensors move to a device, where counting would have to wait for the device.
     longest: int
     num_loss_tokens: int
     num_tokens: int  # without padding
@@ -70,7 +70,7 @@ class TensorBatch(CarriesSpec):
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is one row without padding."""
+        """Whether the batch is one row without padding."""
         return self.input_ids.shape[0] == 1 and self.input_ids.shape[1] == max(self.num_tokens, 1)
 
     @property
@@ -78,12 +78,15 @@ class TensorBatch(CarriesSpec):
         return 0 if self.is_null else self.input_ids.numel()
 
     def inputs(self) -> dict[str, Any]:
-        """Arguments for the forward pass of a causal model of transformers, without labels.
+        """Return the arguments for the forward pass of a causal model of transformers, without labels.
 
-        A flat batch has the boundaries that kernels of variable length take. A padded one needs no mask: padding is on
-        the right, where causal attention does not look. Packed rows that are not flat have no such form; see
-        `brim.batch.attention.block_mask`. Without `use_cache=False` transformers does not look for the segments of a
-        row, and "sdpa" and "eager" would mix them.
+        For a flat batch they include the segment boundaries that variable-length kernels expect. A padded batch needs
+        no mask: padding is on the right, where causal attention does not look. For packed rows that are not flat, see
+        `brim.batch.attention.block_mask`. Without `use_cache=False` transformers does not detect the segments of a row,
+        and "sdpa" and "eager" would mix them.
+
+        Raises:
+            OptionError: Rows are packed and not flat.
         """
         if not self.is_flat:
             if self.packed:
@@ -113,7 +116,7 @@ class TensorBatch(CarriesSpec):
 
 
 class TokenDataset(Dataset[Any]):
-    """Map-style: an index is a row of the data; a list of rows from a `PlanBatchSampler` becomes a batch.
+    """A map-style data set: an index gives one sample, a list of rows from a `PlanBatchSampler` gives a batch.
 
     Pickles as its source does.
     """
@@ -125,7 +128,7 @@ class TokenDataset(Dataset[Any]):
         return len(self.source)
 
     def __getitem__(self, row: int) -> "dict[str, Tensor]":
-        """One sample by itself: its tokens and labels."""
+        """Return the tokens and labels of one sample."""
         tokens, learned, _ = self.source.sample(row)
         ids = torch.from_numpy(tokens.astype(np.int64))
         return {"input_ids": ids, "labels": torch.where(torch.from_numpy(learned != 0), ids, IGNORED)}
@@ -139,12 +142,14 @@ class TokenDataset(Dataset[Any]):
 
 
 def as_is(batch: Any) -> TensorBatch:
-    """The collate function of a `DataLoader` over a `TokenDataset`, whose batches are ready."""
+    """Return a batch unchanged: the collate function for a `DataLoader` over a `TokenDataset`, which makes batches."""
     return batch
 
 
 def as_inputs(batch: TensorBatch) -> dict[str, Any]:
-    """Another: the arguments of a model, labels among them, for trainers that hand a batch to the model as it is."""
+    """Return the arguments of a model, labels included: a collate function for trainers that pass a batch to the model
+    unchanged.
+    """
     return {**batch.inputs(), "labels": batch.labels}
 
 
@@ -192,9 +197,7 @@ class PlanLoader(PlanFollower[TensorBatch]):
 
 
 def has_accelerator() -> bool:
-    """Whether there is a device that pinned memory is copied to; on other machines torch warns when it is asked to
-    pin.
-    """
+    """Return whether there is a device that pinned memory can be copied to; without one, torch warns about pinning."""
     return torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
 
 
@@ -213,12 +216,12 @@ def loader(
     whole_run: bool = False,
     multiprocessing_context: Any = None,
 ) -> PlanLoader:
-    """The batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
+    """Return a loader of the batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
 
-    Rank and world size are the launcher's unless given. `num_workers=0` makes batches in a thread, `prefetch` of them
-    ahead; worker processes pay where rows are tokenised on the fly. `flat` puts the sequences of a microbatch end to
-    end in one row; it is the default for packed plans. `whole_run` makes one iteration of all epochs, see
-    `PlanBatchSampler`.
+    Rank and world size are the launcher's unless given, or those of the plan if it is a share. With `num_workers=0` a
+    thread prefetches `prefetch` batches; worker processes help where rows are tokenised on the fly. `flat` puts the
+    sequences of a microbatch end to end in one row; it is the default for packed plans. With `whole_run` one iteration
+    covers all epochs, see `PlanBatchSampler`.
 
     Raises:
         MismatchError: The plan belongs to other data or another tokenizer.

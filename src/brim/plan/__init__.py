@@ -1,4 +1,4 @@
-"""Which samples share a batch, and in which order: pure, deterministic, and blind to tokens."""
+"""Plan which samples share a batch, and in which order. Pure and deterministic; reads lengths, never tokens."""
 
 from brim.core.lazy import attach
 

@@ -1,4 +1,4 @@
-"""Fingerprints of batches: did two runs see the same batches in the same order?"""
+"""Fingerprints of batches, to tell whether two runs saw the same batches in the same order."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from brim.plan.sampler import BatchSpec
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFingerprint:
-    """Of a sequence of batches. Two are equal if the batches are."""
+    """Fingerprint of a sequence of batches. Two are equal if the batches, and the configs if given, are equal."""
 
     fingerprint: str
     num_batches: int
@@ -27,7 +27,9 @@ class BatchFingerprint:
 def compute_batch_fingerprint(
     batches: Iterable[BatchSpec | MicrobatchSpec], config: BatchingConfig | None = None
 ) -> BatchFingerprint:
-    """Covers the order of the batches, the order and boundaries inside them, widths, pieces and packs; and the config,
+    """Compute the fingerprint of a sequence of batches.
+
+    It covers the order of the batches, the order and boundaries inside them, widths, pieces and packs; and the config,
     if given.
     """
     hash = new_hash()
@@ -70,9 +72,9 @@ def verify_batch_fingerprint(
     expected: BatchFingerprint | str,
     config: BatchingConfig | None = None,
 ) -> tuple[bool, str]:
-    """Whether the batches are the expected ones, and a sentence that says how they differ.
+    """Return whether the batches are the expected ones, and a message that says how they differ.
 
-    Compared with a `BatchFingerprint`, the config counts if either side has one.
+    With a `BatchFingerprint`, configs are compared too if either side has one.
     """
     actual = compute_batch_fingerprint(batches, config)
     if isinstance(expected, str):

@@ -1,7 +1,7 @@
 """Buckets: which lengths are padded to the same width.
 
-n edges make n + 1 buckets. Bucket i holds the lengths up to `edges[i]`, the last one those up to `overflow_max`. What
-is longer than that belongs to no bucket: what happens to it is the planner's `overflow` option, never decided here.
+n edges make n + 1 buckets. Bucket i holds the lengths up to `edges[i]`, the last one those up to `overflow_max`. Longer
+samples belong to no bucket. What happens to them is never decided here, but by the planner's `overflow` option.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from brim.core.options import LONGEST, check_counts
 
 @dataclass(frozen=True)
 class BucketSpec:
-    """The edges of the buckets.
+    """The lengths at which buckets end: `edges`, and `overflow_max` for the last bucket.
 
     Example:
         >>> spec = BucketSpec(edges=(128, 256), overflow_max=512)
@@ -40,14 +40,14 @@ class BucketSpec:
 
     @classmethod
     def covering(cls, edges: tuple[int, ...], longest: int) -> "BucketSpec":
-        """Buckets that end at these edges, and one more up to `longest` where the edges do not reach it."""
+        """Return buckets that end at these edges, and one more up to `longest` if the edges do not reach it."""
         if edges and edges[-1] >= longest:
             return cls(edges=edges[:-1], overflow_max=edges[-1])
         return cls(edges=edges, overflow_max=longest)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """What each bucket is padded to."""
+        """The width that each bucket is padded to."""
         return (*self.edges, self.overflow_max)
 
     @property
@@ -59,11 +59,11 @@ class BucketSpec:
         return len(self.edges)
 
     def bucket_ids(self, lengths: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-        """The bucket of every length. Lengths above `overflow_max` get `num_buckets`, which is no bucket."""
+        """Return the bucket of every length. Lengths above `overflow_max` get `num_buckets`, which is no bucket."""
         widths = np.array(self.widths)
         if len(lengths) <= self.overflow_max:
             return np.searchsorted(widths, lengths).astype(np.int32)
-        # Looked up once for each length there is.
+        # With more samples than possible lengths, search once for each possible length.
         bucket_of = np.searchsorted(widths, np.arange(self.overflow_max + 2)).astype(np.int32)
         return bucket_of[np.minimum(lengths, self.overflow_max + 1)]
 
@@ -91,7 +91,7 @@ class BucketSpec:
 
 
 def check_edges(edges: tuple[int, ...]) -> None:
-    """Edges are positive and ascend."""
+    """Raise OptionError unless edges are positive, ascending and at most `LONGEST`."""
     if any(edge < 1 for edge in edges):
         raise OptionError(f"bucket edges must be positive, got {_listed(edges)}")
     if edges and max(edges) > LONGEST:
@@ -108,7 +108,7 @@ def _listed(edges: tuple[int, ...] | list[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketStats:
-    """What one bucket holds when every sample in it is padded to the bucket's width."""
+    """Statistics of one bucket in which every sample is padded to the bucket's width."""
 
     bucket_id: int
     bucket_max_length: int
@@ -117,7 +117,7 @@ class BucketStats:
 
     @classmethod
     def of(cls, spec: BucketSpec, lengths: NDArray[np.integer[Any]]) -> "tuple[BucketStats, ...]":
-        """One for every bucket. Lengths that are in no bucket are not counted."""
+        """Return the statistics of every bucket. Lengths that are in no bucket are not counted."""
         ids = spec.bucket_ids(lengths)
         counts = np.bincount(ids, minlength=spec.num_buckets + 1)
         tokens = np.bincount(ids, weights=lengths, minlength=spec.num_buckets + 1)

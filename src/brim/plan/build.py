@@ -29,7 +29,9 @@ class BuiltEpoch(NamedTuple):
 
 
 def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
-    """The buckets of a plan: as given, or the best ones for these lengths; None for sorted windows and packed rows."""
+    """Return the buckets of a plan: those with the configured edges, or the `num_buckets` that waste the least padding
+    for these lengths. None for sorted windows and packed rows, which have no buckets.
+    """
     if config.num_buckets is not None:
         widths = optimal_widths(units.length, config.num_buckets, multiple=config.pad_to_multiple)
         return BucketSpec(edges=widths[:-1], overflow_max=widths[-1])
@@ -85,8 +87,9 @@ def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None
 
 
 def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epoch: int) -> Rows:
-    """Pack the units of each group by itself; which of several equally long units go together changes with the
-    epoch.
+    """Pack the units of each group separately.
+
+    With `shuffle`, units arrive in another order in every epoch, so other ones of equal length share a row.
     """
     shuffled = (
         permutation(len(units), seed=config.seed, purpose="pack", epoch=epoch)
@@ -111,7 +114,7 @@ def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epo
 def _widths(
     lengths: NDArray[np.int32], bucket: NDArray[np.int32] | None, buckets: BucketSpec | None, config: BatchingConfig
 ) -> NDArray[np.int32]:
-    """What every row is padded to, at the least."""
+    """Return the minimum padded width of each row; a wider row in its microbatch can raise it."""
     if config.packing is not None and config.packing.pad_to_max:
         return np.full(len(lengths), config.packing_width, np.int32)
     if bucket is not None and buckets is not None and config.pad_policy is PadPolicy.PAD_TO_BUCKET:
@@ -122,7 +125,10 @@ def _widths(
 def _kinds(
     group: NDArray[np.int32] | None, bucket: NDArray[np.int32] | None, buckets: BucketSpec | None
 ) -> NDArray[np.int32] | None:
-    """Rows of different kinds never share a microbatch."""
+    """Return the kind of each row, from its group and bucket; None if it has neither.
+
+    Rows of different kinds never share a microbatch.
+    """
     if group is None or bucket is None or buckets is None:
         return bucket if group is None else group
     return group * np.int32(buckets.num_buckets) + bucket
@@ -131,7 +137,10 @@ def _kinds(
 def _columns(
     units: Units, rows: Rows | None, row_order: NDArray[np.int64], row_ptr: NDArray[np.int64], widest: NDArray[np.int32]
 ) -> EpochColumns:
-    """`widest` is [microbatches, axes]."""
+    """Return the columns of microbatches, before buckets and groups are filled in.
+
+    `widest` is [microbatches, axes]: the width of the widest row along each axis.
+    """
     if rows is None:
         unit, seq_ptr, bounds = row_order.astype(np.int32), None, row_ptr
     else:

@@ -1,8 +1,8 @@
 """`BatchingConfig`: everything that decides a plan, except the lengths.
 
-Two ways to group. Fixed shapes: `bucket_edges` (or `num_buckets`, to have them chosen) with PAD_TO_BUCKET, for models
-that compile one program per shape. Sorted windows: neither of them, for the least padding. Both are random across
-epochs and reproducible.
+There are two ways to group samples. Fixed shapes: `bucket_edges` (or `num_buckets`, to have the edges chosen) with
+PAD_TO_BUCKET, for models that compile one program per shape. Sorted windows: no buckets, for the least padding. Unless
+`shuffle` is off, both differ between epochs, and are reproducible.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,16 +21,16 @@ Remainder = Literal["null", "drop", "repeat"]
 
 
 class PadPolicy(StrEnum):
-    """How wide a microbatch is."""
+    """The width that the rows of a microbatch are padded to."""
 
     PAD_TO_BUCKET = "pad_to_bucket"
-    """As wide as its bucket: few distinct shapes."""
+    """Pad to the width of the bucket: few distinct shapes."""
     PAD_TO_MAX = "pad_to_max"
-    """As wide as its longest row: little padding."""
+    """Pad to the longest row of the microbatch: little padding."""
 
 
 class BatchingMode(StrEnum):
-    """The two presets."""
+    """The preset that a config is closest to: `BatchingConfig.predictable()` or `BatchingConfig.throughput()`."""
 
     PREDICTABLE = "predictable"
     THROUGHPUT = "throughput"
@@ -41,34 +41,40 @@ class BatchingConfig:
     """Options of a plan. `BatchingConfig.predictable()` and `.throughput()` are the usual starting points."""
 
     token_budget: int = 4096
-    """A microbatch holds at most this many tokens, padding included."""
+    """Upper limit of the tokens in a microbatch, padding included."""
     bucket_edges: tuple[int, ...] | None = None
-    """The lengths at which buckets end. Samples of different buckets never share a microbatch."""
+    """Lengths at which buckets end. Samples of different buckets never share a microbatch."""
     num_buckets: int | None = None
-    """Have this many buckets chosen so that padding to them wastes least."""
+    """Upper limit of the buckets, whose edges are then chosen so that padding to them wastes the least."""
     overflow_max: int | None = None
-    """The longest sample; the token budget if not given."""
+    """Maximum length of a sample; `overflow` decides about longer ones. Default: the token budget."""
     overflow: Overflow = "error"
-    """What to do with a longer one: refuse the data, leave it out, cut its end off, or cut it into pieces."""
+    """Policy for samples that are too long: "error" refuses the data, "skip" leaves them out, "truncate" cuts off their
+    end, "split" cuts them into pieces.
+    """
     pad_policy: PadPolicy = PadPolicy.PAD_TO_MAX
     pad_to_multiple: int = 1
     """Round every width up to a multiple of this."""
     max_sequences: int | None = None
-    """At most this many rows in a microbatch."""
+    """Upper limit of the rows in a microbatch."""
     window: int | None = None
-    """Rows are sorted by length inside random windows of this many. Smaller: more random; larger: less padding."""
+    """Rows are sorted by length inside random windows of at most this many rows. Smaller: more random; larger: less
+    padding.
+    """
     drop_last: bool = False
-    """Leave out microbatches that stay short because their bucket or window ran out."""
+    """Drop microbatches that are not full because their bucket or window ran out of rows."""
     packing: PackingConfig | None = None
-    """Pack samples into rows first."""
+    """Options for packing samples into rows before rows are grouped. None: one sequence per row."""
     microbatches_per_step: int | None = None
-    """Microbatches in one optimizer step, over all ranks. If not given: one for each rank."""
+    """Microbatches in one optimizer step, over all ranks. Default: one for each rank."""
     remainder: Remainder = "null"
-    """When the last step of an epoch is short: pad it with empty microbatches, drop it, or repeat from the epoch's
-    start.
+    """Policy for a short last optimizer step of an epoch: "null" gives empty microbatches to ranks that would have
+    none, "drop" drops the step, "repeat" repeats microbatches from the start of the epoch.
     """
     shuffle: bool = True
-    """Without: microbatches hold neighbours, in the order of the data, the same in every epoch."""
+    """Shuffle in every epoch. If False, microbatches hold neighbouring samples, in the order of the data, the same in
+    every epoch.
+    """
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -119,9 +125,9 @@ class BatchingConfig:
     def predictable(
         cls, *, bucket_edges: tuple[int, ...] | None = None, num_buckets: int | None = None, **options: Any
     ) -> "BatchingConfig":
-        """Few distinct shapes, known beforehand: microbatches are padded to their bucket.
+        """Return options for few distinct shapes, known beforehand: microbatches are padded to their bucket.
 
-        Without edges, eight are chosen.
+        Without `bucket_edges` and `num_buckets`, eight buckets are chosen.
         """
         if bucket_edges is None and num_buckets is None:
             num_buckets = 8
@@ -129,7 +135,7 @@ class BatchingConfig:
 
     @classmethod
     def throughput(cls, **options: Any) -> "BatchingConfig":
-        """Least padding: microbatches are padded to their longest row."""
+        """Return options for the least padding: microbatches are padded to their longest row."""
         return cls(pad_policy=PadPolicy.PAD_TO_MAX, **options)
 
     @property
@@ -138,7 +144,9 @@ class BatchingConfig:
 
     @property
     def limit(self) -> int:
-        """The longest sample that fits."""
+        """The length of the longest sample that fits: the least of `overflow_max`, the capacity of packed rows, and
+        `token_budget` rounded down to a multiple of `pad_to_multiple`.
+        """
         limit = self.token_budget // self.pad_to_multiple * self.pad_to_multiple
         if self.overflow_max is not None:
             limit = min(limit, self.overflow_max)
@@ -148,7 +156,7 @@ class BatchingConfig:
 
     @property
     def packing_width(self) -> int:
-        """The width of a full packed row."""
+        """The padded width of a full packed row: its capacity, rounded up to a multiple of `pad_to_multiple`."""
         if self.packing is None:
             raise OptionError("this plan is not packed")
         return round_up(self.packing.max_length, self.pad_to_multiple)
@@ -159,20 +167,21 @@ class BatchingConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What goes into fingerprints: all options, but for those that plans once had no choice about and that are as
-        they were then.
+        """The options that go into fingerprints: all of them, except `shuffle` if it is True.
+
+        Plans made before this option existed are shuffled, and must keep their fingerprints.
         """
         return {name: value for name, value in asdict(self).items() if (name, value) != ("shuffle", True)}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-like values; `from_dict` is the inverse."""
+        """Return the options as JSON-like values; `from_dict` is the inverse."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BatchingConfig":
-        """Make options of what `to_dict` returned.
+        """Create options from values that `to_dict` returned.
 
         Raises:
-            OptionError: A name is unknown, or a value cannot be.
+            OptionError: A name is unknown, or a value is not allowed.
         """
         return from_dict(cls, values)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ATTENTION_SCALE = 12_288
-"""The length at which attention costs as much as everything else: about 12 times the width of a model, here 1024."""
+"""Length at which attention costs as much as the rest of the model: about 12 times the model's width, here 1024."""
 
 
 def cost(slots: NDArray[np.int64], attention: NDArray[Any]) -> NDArray[np.int64]:

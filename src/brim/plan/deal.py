@@ -1,9 +1,9 @@
-"""Steps and ranks: who takes which microbatch, when.
+"""Deal microbatches to optimizer steps and ranks.
 
-An epoch is a sequence of microbatches, the *global order*, cut into optimizer steps of M. Every rank count deals from
-the same order: in a step, rank r of W takes the microbatches r, r + W, r + 2W, ..., and an empty microbatch where there
-is none left, so all ranks take equally many and stay in step. After each round what was taken is a prefix of the global
-order, so one number says where a run is, for any W.
+An epoch is a sequence of microbatches, the *global order*, cut into optimizer steps of M. The same order is dealt to
+any number of ranks: in a step, rank r of W takes the microbatches r, r + W, r + 2W, ..., and an empty microbatch where
+there is none left, so all ranks take equally many and stay in sync. After each round, the microbatches that were
+taken are a prefix of the global order, so one number is the position of a run, for any W.
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ NULL = -1
 
 
 def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The global order for steps of `step_size`: random, and the microbatches of one step cost nearly the same.
+    """Return the global order for steps of `step_size`: random, and the microbatches of one step cost nearly the same.
 
-    Neighbours in cost share a step; steps are shuffled, and so are the microbatches inside a step. The ones left over
-    for a short last step are drawn at random, not from one end.
+    Sorted by cost, neighbours share a step; steps are shuffled, and so are the microbatches inside a step. The
+    microbatches of a short last step are drawn at random, not from one end of the costs.
     """
     shuffled = permutation(len(cost), seed=seed, purpose="order", epoch=epoch)
     if step_size == 1:
@@ -39,8 +39,8 @@ def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int
 
 @dataclass(frozen=True)
 class Round:
-    """One microbatch for every rank: the global indices from `start` up to `end`, of which there are at most as many as
-    ranks.
+    """One microbatch for every rank: the global indices from `start` up to but not including `end`, at most one for
+    each rank.
     """
 
     start: int
@@ -49,9 +49,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Deal:
-    """The arithmetic of one epoch: `total` microbatches in steps of `step_size` for `world_size` ranks.
+    """The assignment of one epoch's `total` microbatches, in steps of `step_size`, to `world_size` ranks.
 
-    No loops over data.
+    It is arithmetic on these numbers, without loops over data.
     """
 
     total: int
@@ -61,7 +61,7 @@ class Deal:
 
     @property
     def length(self) -> int:
-        """Where the epoch ends in the global order: `total`, less what is dropped, or with what is repeated."""
+        """Number of microbatches in the epoch: `total`, minus those dropped, or plus those repeated."""
         short = self.total % self.step_size
         if short == 0 or self.remainder == "null":
             return self.total
@@ -85,13 +85,13 @@ class Deal:
 
     @property
     def rounds(self) -> int:
-        """How many microbatches every rank takes, empty ones included."""
+        """Number of microbatches that every rank takes, empty ones included."""
         full, short = divmod(self.length, self.step_size)
         return full * self.rounds_per_step + ceil_div(short, self.world_size)
 
     @property
     def nulls(self) -> int:
-        """Empty microbatches, over all ranks."""
+        """Number of empty microbatches, over all ranks."""
         return self.rounds * self.world_size - self.length
 
     def round(self, number: int) -> Round:
@@ -99,14 +99,17 @@ class Deal:
         return self._round_at(step * self.step_size + inside * self.world_size)
 
     def rounds_from(self, position: int) -> Iterator[Round]:
-        """The rounds that are left when the microbatches before `position` are done, wherever that is."""
+        """Iterate over the rounds that are left when the microbatches before `position` are done.
+
+        A position may lie anywhere in a step, as after a change of the number of ranks.
+        """
         while position < self.length:
             round = self._round_at(position)
             yield round
             position = round.end
 
     def rounds_left(self, position: int) -> int:
-        """How many those are."""
+        """Return the number of rounds that are left when the microbatches before `position` are done."""
         if position >= self.length:
             return 0
         step, inside = divmod(position, self.step_size)
@@ -120,19 +123,19 @@ class Deal:
         return Round(start, min(start + self.world_size, end_of_step))
 
     def index(self, round: Round, rank: int) -> int:
-        """The global index that a rank takes in a round, or NULL."""
+        """Return the global index that a rank takes in a round, or NULL for an empty microbatch."""
         index = round.start + rank
         return index % self.total if index < round.end else NULL
 
     def indices(self, rank: int) -> NDArray[np.int64]:
-        """The global index that a rank takes in every round, or NULL."""
+        """Return the global index that a rank takes in every round, or NULL for an empty microbatch."""
         step, inside = np.divmod(np.arange(self.rounds), self.rounds_per_step)
         index = step * self.step_size + inside * self.world_size + rank
         end = np.minimum((step + 1) * self.step_size, self.length)
         return np.where(index < end, index % max(self.total, 1), NULL)
 
     def round_number(self, position: int) -> int | None:
-        """Which round starts at a position, or None if no round does."""
+        """Return the number of the round that starts at a position, or None if no round does."""
         step, inside = divmod(position, self.step_size)
         if inside % self.world_size and position != self.length:
             return None

@@ -1,4 +1,4 @@
-"""Ranks: who this process is, and its share of a plan. No process group is made here and nothing is sent."""
+"""The rank of this process, and its share of a plan. No process group is created here, and nothing is communicated."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from brim.plan.plan import BatchPlan
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Which process of how many this is."""
+    """Rank of this process and number of processes, over all nodes and on its own node (local)."""
 
     rank: int = 0
     world_size: int = 1
@@ -37,11 +37,11 @@ class DistributedConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "DistributedConfig":
-        """Read what torchrun, OpenMPI or SLURM set, in this order; one process if none did.
+        """Read the environment variables of torchrun, OpenMPI or SLURM, in this order; one process if none are set.
 
         Raises:
-            OptionError: A launcher's variables are incomplete or not numbers. Guessing would train every rank on
-                everything.
+            OptionError: A launcher's variables are incomplete or not numbers. A guess would train every rank on all of
+                the data.
         """
         environ = os.environ if environ is None else environ
         for names in LAUNCHERS:
@@ -88,15 +88,16 @@ LAUNCHERS: tuple[Mapping[str, str], ...] = (
 
 
 def shard_batch_plan(plan: BatchPlan, config: DistributedConfig | None = None) -> BatchPlan:
-    """The share of this process; by default, of the process that the launcher's variables say it is."""
+    """Return the share of one process: of `config`, or by default as the launcher's environment variables say."""
     config = config or DistributedConfig.from_env()
     return plan.shard(config.rank, config.world_size)
 
 
 def interleave_microbatches(microbatches: Sequence[MicrobatchSpec]) -> list[MicrobatchSpec]:
-    """Spread every bucket evenly over the sequence, so that any stretch of it, and any rank, sees the same mix.
+    """Spread every bucket evenly over the sequence, so that any stretch of it, and any rank, sees about the same mix.
 
-    Item j of a bucket's c is placed at (j + 1/2) / c of the way. Microbatches are numbered anew.
+    Item j of a bucket with c items is placed at the fraction (j + 1/2) / c of the sequence. Microbatches are
+    renumbered.
     """
     count: dict[int, int] = {}
     for microbatch in microbatches:

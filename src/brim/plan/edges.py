@@ -1,7 +1,7 @@
-"""The bucket widths that are best by a goal, found exactly.
+"""Find the bucket widths that are optimal for a goal, exactly.
 
 Over the distinct lengths l_1 < l_2 < ... with cumulative counts C, choose k of them as bucket widths. A bucket that
-ends at l_j and starts behind l_i costs, by the goal,
+ends at l_j and starts after l_i costs, by the goal,
 
     fewest slots            (C_j - C_i) * l_j
     least attention memory  (C_j - C_i) * l_j^2
@@ -13,7 +13,8 @@ and choosing the ends with the least sum is a dynamic program:
 
 All three costs have the form offset_j + lift_i - slope_i * x_j, so for a fixed j this is the lowest of the lines
 best[i] + lift_i - slope_i * x at x_j. Slopes fall and queries rise, so one pass over a convex hull answers a whole
-layer. In integers throughout: what does not fit the 64 bits of the compiled pass goes through its Python twin.
+layer. All arithmetic is in integers: inputs that do not fit the 64 bits of the compiled pass go through an equivalent
+one in Python.
 """
 
 from enum import StrEnum
@@ -32,14 +33,14 @@ except ImportError:  # not compiled
 
 
 class OptimizationGoal(StrEnum):
-    """What bucket edges are chosen for. Each is a sum that is made as small as it can be."""
+    """The sum that the choice of bucket edges minimizes."""
 
     MINIMIZE_WASTE = "minimize_waste"
-    """Slots: every sample costs the width of its bucket."""
+    """Sum of slots: every sample costs the width of its bucket."""
     BALANCE_BUCKETS = "balance_buckets"
-    """Squared bucket sizes: least when all buckets hold equally many samples."""
+    """Sum of squared bucket sizes: least when all buckets hold equally many samples."""
     MINIMIZE_MEMORY = "minimize_memory"
-    """Squared widths: every sample costs the attention matrix of its padded row."""
+    """Sum of squared widths: every sample costs the attention matrix of its padded row."""
 
 
 def optimal_widths(
@@ -49,8 +50,9 @@ def optimal_widths(
     multiple: int = 1,
     goal: OptimizationGoal = OptimizationGoal.MINIMIZE_WASTE,
 ) -> tuple[int, ...]:
-    """At most `num_buckets` widths, multiples of `multiple`, the last one no less than the longest length, that are
-    best by `goal`.
+    """Return at most `num_buckets` bucket widths that are optimal for `goal`.
+
+    Widths are multiples of `multiple`, and the last one is at least the longest length.
 
     Example:
         >>> optimal_widths(np.array([1, 1, 1, 9, 10]), 2)
@@ -67,7 +69,7 @@ def widths_for_counts(
     multiple: int = 1,
     goal: OptimizationGoal = OptimizationGoal.MINIMIZE_WASTE,
 ) -> tuple[int, ...]:
-    """The same for distinct lengths, ascending, and how often each occurs."""
+    """Do the same as `optimal_widths` for distinct lengths, ascending, and the number of times that each occurs."""
     goal = OptimizationGoal(one_of("goal", goal, OptimizationGoal))
     check_counts(num_buckets=num_buckets, multiple=multiple)
     widths, many = merge_counts(round_up(np.maximum(lengths, 1), multiple), counts)
@@ -78,7 +80,7 @@ def widths_for_counts(
 
 
 def goal_cost(goal: OptimizationGoal, sizes: NDArray[np.int64], widths: NDArray[np.int64]) -> int:
-    """What buckets of these sizes and widths cost by a goal."""
+    """Return the cost, by a goal, of buckets of these sizes and widths."""
     pairs = zip(sizes.tolist(), widths.tolist(), strict=True)
     if goal is OptimizationGoal.BALANCE_BUCKETS:
         return sum(size**2 for size, _ in pairs)
@@ -87,7 +89,10 @@ def goal_cost(goal: OptimizationGoal, sizes: NDArray[np.int64], widths: NDArray[
 
 
 class Lines(NamedTuple):
-    """cost(i, j) = offset[j] + lift[i] - slope[i] * x[j]; a bucket with nothing before it costs offset[j]."""
+    """Coefficients of the cost of a bucket: cost(i, j) = offset[j] + lift[i] - slope[i] * x[j].
+
+    A bucket with none before it costs offset[j].
+    """
 
     offset: list[int]
     lift: list[int]
@@ -96,7 +101,7 @@ class Lines(NamedTuple):
 
     @property
     def fit_64_bits(self) -> bool:
-        """Values of lines are at most four times the largest of these."""
+        """Whether values of lines fit in 64 bits; they are at most four times the largest of the terms below."""
         return max(self.offset[-1], self.lift[-1], self.slope[-1] * self.x[-1]) < 1 << 60
 
 
@@ -110,7 +115,7 @@ def _lines(widths: NDArray[np.int64], below: NDArray[np.int64], goal: Optimizati
 
 
 def _best_ends(lines: Lines, num_buckets: int) -> list[int]:
-    """The indices at which the buckets end."""
+    """Return the indices at which the optimal buckets end."""
     layers = _layers_in_c if kernel is not None and lines.fit_64_bits else _layers
     came_from = layers(lines, num_buckets - 1)
     ends = [len(lines.x) - 1]
@@ -137,8 +142,8 @@ def _layers(lines: Lines, many: int) -> list[list[int]]:
 
 
 def _add_bucket(lines: Lines, best: list[int]) -> tuple[list[int], list[int]]:
-    """One more bucket: for every end the least cost, and where the bucket before it ends (-1: another bucket gains
-    nothing).
+    """Allow one more bucket. Return, for every end, the least cost and the end of the bucket before it (-1: one more
+    bucket does not lower the cost).
     """
     hull: list[tuple[int, int, int]] = []  # (slope, height, end): the line height - slope * x
     at = 0
@@ -162,5 +167,5 @@ def _value(line: tuple[int, int, int], x: int) -> int:
 
 
 def _hides(left: tuple[int, int, int], right: tuple[int, int, int], middle: tuple[int, int, int]) -> bool:
-    """Whether the middle line is nowhere the lowest: left and right cross before it gets its turn."""
+    """Return whether the middle line is never needed: right falls below left no later than middle does."""
     return (right[1] - left[1]) * (middle[0] - left[0]) <= (middle[1] - left[1]) * (right[0] - left[0])

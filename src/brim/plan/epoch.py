@@ -1,7 +1,7 @@
-"""One epoch of a plan: its microbatches as columns, and the views that people and trainers look at.
+"""One epoch of a plan: its microbatches as columns, and the views of them that trainers use.
 
-The columns are all there is; an `EpochPlan` is a window onto them for one rank, and a `MicrobatchSpec` is made when it
-is asked for.
+All data is in the columns: an `EpochPlan` is a view of them for one rank, and a `MicrobatchSpec` is created when it is
+accessed.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -27,8 +27,10 @@ from brim.plan.units import Units
 
 @dataclass(frozen=True, eq=False)
 class EpochColumns:
-    """Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`; packed row r has the units `unit[seq_ptr[r]:seq_ptr[r
-    + 1]]`.
+    """The microbatches of an epoch as columns.
+
+    Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`. Packed row r has the units
+    `unit[seq_ptr[r]:seq_ptr[r + 1]]`.
     """
 
     unit: NDArray[np.int32]
@@ -59,11 +61,11 @@ class EpochColumns:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Covers every number of the epoch: order, boundaries, widths, packs."""
+        """Fingerprint of every number of the epoch: order, boundaries, widths, packs."""
         return fingerprint(**self.columns)
 
     def take(self, microbatches: NDArray[np.int64]) -> "EpochColumns":
-        """Some microbatches, in the given order; NULL gives an empty one."""
+        """Return the given microbatches, in the given order; NULL gives an empty one."""
         real = microbatches >= 0
         rows, row_ptr = gather(self.row_ptr, microbatches)
         unit, seq_ptr = self.unit, None
@@ -94,11 +96,11 @@ class EpochColumns:
 
 @dataclass(frozen=True, eq=False)
 class MicrobatchSpec:
-    """What goes into one forward pass on one rank.
+    """The sequences of one forward pass on one rank.
 
     Sequence s is `lengths[s]` tokens of row `indices[s]` of the length table (id `samples[s]`), from its token
-    `starts[s]` on. Row r of the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`; unless packed, that is one
-    each.
+    `starts[s]` on. Row r of the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`: one sequence, unless rows
+    are packed.
     """
 
     epoch: int
@@ -113,12 +115,15 @@ class MicrobatchSpec:
     group: str | None = None
     packed: bool = False
     after: CheckpointPosition | None = None
-    """Where the run goes on when all ranks have done their microbatch of this round; the same on all of them.
+    """Position from which a run resumes once all ranks have done their microbatch of this round; the same on all ranks.
 
-    Save it after the step.
+    Save it after the optimizer step.
     """
     last_of_step: bool | None = None
-    """Set by loaders that pad every optimizer step to the same number of microbatches; None: derived from `after`."""
+    """Whether the optimizer step ends here, as set by loaders that pad every step to the same number of microbatches.
+
+    None: derived from `after`.
+    """
 
     @classmethod
     def unplanned(
@@ -145,19 +150,19 @@ class MicrobatchSpec:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is empty: it pads out a round so that no rank waits for another, and counts for nothing."""
+        """Whether the microbatch is empty: it fills a round so that no rank waits for another, and has no samples."""
         return self.index == NULL
 
     @property
     def ends_step(self) -> bool:
-        """Whether the optimizer takes its step after this one: on all ranks, or on none."""
+        """Whether the optimizer takes its step after this microbatch; the same on all ranks."""
         if self.last_of_step is not None:
             return self.last_of_step
         return self.after is None or self.after.microbatch_idx % self.after.microbatches_per_step == 0
 
     @property
     def batch_size(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.row_ptr) - 1
 
     @property
@@ -166,7 +171,7 @@ class MicrobatchSpec:
 
     @property
     def packs(self) -> tuple[tuple[SampleId, ...], ...] | None:
-        """The samples of each row, if rows are packed."""
+        """The samples of each row if rows are packed, else None."""
         if not self.packed:
             return None
         bounds = self.row_ptr.tolist()
@@ -178,7 +183,7 @@ class MicrobatchSpec:
 
     @property
     def token_count(self) -> int:
-        """Without padding."""
+        """Number of tokens, without padding."""
         return int(self.lengths.sum())
 
     @property
@@ -197,12 +202,12 @@ class MicrobatchSpec:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  it holds arrays
 
     def __reduce__(self) -> Any:
-        """Pickle arrays as bytes, in half the time: every batch from a loader's worker process brings its spec."""
+        """Pickle arrays as bytes, in half the time: every batch from a loader's worker process carries its spec."""
         state = vars(self)
         return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
 
     def renumbered(self, index: int) -> "MicrobatchSpec":
-        """Out of its plan: with another index, and no position to continue from."""
+        """Return the microbatch for use outside its plan: with another index, and no position to resume from."""
         return replace(self, index=NULL if self.is_null else index, after=None)
 
 
@@ -210,7 +215,7 @@ ARRAYS = ("indices", "starts", "lengths", "row_ptr")
 
 
 def _unpickled(state: dict[str, Any]) -> MicrobatchSpec:
-    """Make the spec that `MicrobatchSpec.__reduce__` took apart. Its arrays cannot be written to."""
+    """Rebuild the spec that `MicrobatchSpec.__reduce__` pickled. Its arrays are read-only."""
     for name in ARRAYS:
         dtype, content = state[name]
         state[name] = np.frombuffer(content, dtype)
@@ -218,9 +223,9 @@ def _unpickled(state: dict[str, Any]) -> MicrobatchSpec:
 
 
 class Origin(Protocol):
-    """What an epoch has to know of its plan.
+    """The properties of a plan that its epochs use.
 
-    Asked only when it is needed: a fingerprint means hashing the whole table.
+    They are read only when needed, because computing a fingerprint means hashing the whole table.
     """
 
     @property
@@ -233,7 +238,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan(Sequence[MicrobatchSpec]):
-    """The microbatches of one epoch for one rank, in order. A sequence with O(1) access, also for `async for`."""
+    """The microbatches of one epoch for one rank, in order. A sequence with O(1) access; supports `async for` too."""
 
     epoch: int
     columns: EpochColumns
@@ -241,7 +246,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
     deal: Deal
     rank: int = 0
     order: NDArray[np.int64] | None = None
-    """Where the columns are not in the global order: the column of each global index."""
+    """Index into the columns of each global index. None: the columns are in the global order."""
     partial: bool = False
     """Whether the columns hold this rank's microbatches only, empty ones included."""
 
@@ -267,11 +272,11 @@ class EpochPlan(Sequence[MicrobatchSpec]):
             yield spec
 
     def iter_from(self, position: int) -> Iterator[MicrobatchSpec]:
-        """What this rank still has to do when the first `position` microbatches of the global order are done."""
+        """Return the microbatches left for this rank when the first `position` of the global order are done."""
         return (microbatch for _, microbatch in self.rounds_from(position))
 
     def rounds_from(self, position: int) -> Iterator[tuple[Round, MicrobatchSpec]]:
-        """The same, with the round that each microbatch is part of."""
+        """Return the same microbatches as `iter_from`, each with the round that it is part of."""
         if not 0 <= position <= self.deal.length:
             raise OptionError(f"microbatch {position} does not exist: epoch {self.epoch} has {self.deal.length}")
         if self.partial and self.deal.round_number(position) is None:
@@ -283,12 +288,12 @@ class EpochPlan(Sequence[MicrobatchSpec]):
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps."""
+        """Number of optimizer steps in the epoch."""
         return self.deal.steps
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Where this rank's microbatches are in the columns, in order; NULL for empty ones."""
+        """Indices of this rank's microbatches in the columns, in order; NULL for empty ones."""
         indices = self.deal.indices(self.rank)
         if self.partial:
             return np.where(indices == NULL, NULL, np.arange(len(indices)))
@@ -296,7 +301,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
 
     @property
     def total_samples(self) -> int:
-        """Sequences on this rank; a sample that was split counts once per piece."""
+        """Number of sequences on this rank; a sample that was split counts once per piece."""
         return len(self.columns.take(self.places).unit)
 
     @property

@@ -1,10 +1,10 @@
 """Cut rows into microbatches under a token budget.
 
 Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest
-first. Walking a window from the wide end, a microbatch takes as many rows as the budget allows at the width of its
-first row, so the budget is a bound by construction. Rows of a bucket that are all padded to the same width need no
-windows: they are cut by counting. Rows that are ragged along several axes, and rows that are not shuffled, have no
-widest one to begin with: see `brim.plan.ragged`.
+first. From the wide end of a window, each microbatch takes as many rows as the budget allows at the width of its first
+row, so no microbatch exceeds the budget. Rows of a bucket that are all padded to the same width need no windows: they
+are cut by counting. Rows that are ragged along several axes, and rows that are not shuffled, cannot start with the
+widest one: see `brim.plan.ragged`.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Groups(NamedTuple):
     dropped: NDArray[np.int64]
 
     def take(self, kept: NDArray[np.bool_]) -> "Groups":
-        """Some of the microbatches; the rows of the others are dropped."""
+        """Return the microbatches where `kept` is true; the rows of the others are its `dropped` rows."""
         sizes = np.diff(self.ptr)
         rows = np.repeat(kept, sizes)
         return Groups(self.order[rows], offsets(sizes[kept]), self.order[~rows])
@@ -48,14 +48,14 @@ def group_rows(
     axes: NDArray[np.int32] | None = None,
     shuffle: bool = True,
 ) -> Groups:
-    """Group rows of the given widths. `uniform` says that all rows of a kind have one width.
+    """Group rows of the given widths into microbatches. `uniform` says that all rows of a kind have one width.
 
-    `axes` are the widths along several axes, where there are several. Without `shuffle`, rows stay in the order of the
-    data.
+    `axes` is [rows, axes]: the widths along each axis, if there are several. Without `shuffle`, rows stay in the order
+    of the data.
 
-    Without a `window`, windows hold 8192 rows of a kind, or half of them if there are fewer: two random halves, so that
-    even a small data set meets in new company every epoch. Kinds of a few microbatches stay in one window, because
-    cutting them would leave them short.
+    Without a `window`, windows hold at most 8192 rows of a kind, or half of them if there are fewer: two random halves,
+    so that even in a small data set samples share batches with other samples in every epoch. Kinds of fewer than about
+    eight microbatches stay in one window, because cutting them would leave more microbatches that are not full.
     """
     n = len(width)
     order = permutation(n, seed=seed, purpose="group", epoch=epoch) if shuffle else np.arange(n)
@@ -87,13 +87,16 @@ def group_rows(
 
 
 def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
-    """Where runs of one kind begin, and the end."""
+    """Return where each run of one kind begins, and the end of the last one."""
     changes = np.empty(0, np.int64) if kind is None else np.flatnonzero(np.diff(kind)) + 1
     return np.concatenate([[0], changes, [n]]) if n else np.zeros(1, np.int64)
 
 
 def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], window: int | None) -> NDArray[np.int64]:
-    """Cut runs, each of about so many microbatches, into windows of nearly equal size."""
+    """Cut runs into windows of nearly equal size, and return their bounds.
+
+    `microbatches` is about how many microbatches each run will have.
+    """
     pieces: list[NDArray[np.int64]] = []
     for (start, end), many in zip(_pairs(bounds), microbatches.tolist(), strict=True):
         count = ceil_div(end - start, window or WINDOW)
@@ -106,7 +109,7 @@ def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], w
 def _rows_per_microbatch(
     width: NDArray[np.int32], bounds: NDArray[np.int64], budget: int, max_rows: int | None
 ) -> NDArray[np.int64]:
-    """How many rows of each window make a microbatch, about; all of `max_rows` if the budget has room for them."""
+    """Return about how many rows a microbatch has in each window: as the budget allows, at most `max_rows`."""
     mean = (
         np.add.reduceat(width.astype(np.int64), bounds[:-1]) // np.diff(bounds) if len(width) else np.empty(0, np.int64)
     )
@@ -134,5 +137,5 @@ def _cut(order: NDArray[np.int64], take: NDArray[np.int32], bounds: NDArray[np.i
     ptr = np.array([*starts, len(order)], np.int64)
     if kept is None:
         return Groups(order, ptr, np.empty(0, np.int64))
-    ptr = offsets(kept.astype(np.int64))[ptr]  # places move down past what was dropped
+    ptr = offsets(kept.astype(np.int64))[ptr]  # indices without the dropped rows
     return Groups(order[kept], ptr, np.concatenate([np.empty(0, np.int64), *dropped]))

@@ -1,4 +1,4 @@
-"""How full batches are, counted from what was planned."""
+"""Metrics of planned batches: their number, shapes and padding."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from brim.plan.buckets import BucketStats
 
 
 class Planned(Protocol):
-    """What a microbatch of a plan and a batch of a sampler have in common."""
+    """The properties that a plan's microbatches and a sampler's batches have in common."""
 
     @property
     def batch_size(self) -> int: ...
@@ -24,7 +24,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class BatchShapeHistogram:
-    """How many batches there are of each shape (rows, width)."""
+    """Number of batches of each shape (rows, width)."""
 
     shapes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
@@ -34,17 +34,17 @@ class BatchShapeHistogram:
 
     @property
     def num_shapes(self) -> int:
-        """How many programs a compiling model would have to compile."""
+        """Number of distinct shapes: the programs that a model with one program per shape has to compile."""
         return len(self.shapes)
 
     def most_common(self, n: int | None = None) -> list[tuple[tuple[int, int], int]]:
-        """Shapes and counts, the most frequent first; equal counts by shape."""
+        """Return shapes and their counts, the most frequent first; equal counts are sorted by shape."""
         return sorted(self.shapes.items(), key=lambda item: (-item[1], item[0]))[:n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchMetrics:
-    """What an epoch is made of. Empty microbatches are not counted."""
+    """Metrics of the batches of an epoch. Empty microbatches are not counted."""
 
     num_batches: int
     num_rows: int
@@ -63,7 +63,7 @@ class BatchMetrics:
         num_skipped: int = 0,
         num_dropped: int = 0,
     ) -> "BatchMetrics":
-        """Count batches."""
+        """Compute the metrics of batches."""
         shapes: Counter[tuple[int, int]] = Counter()
         fill = Fill()
         for batch in batches:

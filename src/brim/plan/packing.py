@@ -3,11 +3,11 @@
 Packing sees lengths and nothing else: an array of lengths goes in, and for every row the indices of the sequences laid
 end to end in it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
 
-Lengths are integers up to the capacity, so a data set is a histogram, and best fit, longest first, needs only the
-counts: rows that hold the same lengths are one *group*, and a whole group is filled at once. What the walk over the
-histogram leaves behind is a short list of events ("these rows, this many copies, at this slot"); only then is every
-sequence given its place, in one pass over the data. First fit has to know which row is oldest, and takes a tournament
-over the rows for every sequence.
+Lengths are integers up to the capacity, so a histogram describes a data set, and best fit, longest first, needs only
+the counts: rows that hold the same lengths are one *group*, and a whole group is filled at once. The walk over the
+histogram yields a short list of events ("these rows, this many copies, at this slot"); then one pass over the data
+gives every sequence its place. First fit has to find the oldest row with room, and searches a tournament tree over the
+rows for every sequence.
 """
 
 from bisect import bisect_left
@@ -26,30 +26,30 @@ from brim.core.options import one_of
 
 try:
     from brim.plan import _kernel as kernel
-except ImportError:  # not compiled here: the twins below do the same work
+except ImportError:  # not compiled: the Python versions below do the same
     kernel = None
 
 
 class PackingMode(StrEnum):
-    """In which order sequences are placed, and into which of the rows that have room."""
+    """The order in which sequences are placed, and the row that is chosen among those with room."""
 
     FIRST_FIT = "first_fit"
-    """As they come, into the oldest row: keeps their order, for streams."""
+    """In order of arrival, into the oldest row: keeps their order, for streams."""
     BEST_FIT = "best_fit"
-    """Longest first, into the fullest row: the fewest rows, and the fastest."""
+    """Longest first, into the fullest row (best-fit decreasing): the fewest rows, and the fastest."""
     GREEDY = "greedy"
-    """Longest first, into the oldest row."""
+    """Longest first, into the oldest row (first-fit decreasing)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingConfig:
-    """How rows are packed."""
+    """Options for packing sequences into rows."""
 
     max_length: int = 2048
-    """The capacity of a row."""
+    """Capacity of a row, in tokens."""
     mode: PackingMode = PackingMode.BEST_FIT
     max_sequences: int | None = None
-    """At most this many sequences in a row."""
+    """Upper limit of the sequences in a row."""
     pad_to_max: bool = True
     """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
 
@@ -96,9 +96,9 @@ def pack(
 ) -> Rows:
     """Assign every sequence to a row so that no row exceeds `capacity`.
 
-    `order` is the order in which sequences arrive. Where lengths decide (BEST_FIT, GREEDY) it only says which of
-    several sequences of one length goes where, so another order gives other rows of the same quality. An empty sequence
-    takes up one token.
+    `order` is the order in which sequences arrive. With BEST_FIT and GREEDY it only decides which of several sequences
+    of one length goes where, so another order gives other rows of the same quality. An empty sequence takes up one
+    token.
 
     Raises:
         LengthError: A sequence is longer than `capacity`. Nothing is ever dropped here.
@@ -130,7 +130,7 @@ def pack(
 
 
 def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]:
-    """The kernel follows it without looking, so it must be what it claims to be."""
+    """Check that `order` is a permutation, because the kernel does not check indices, and return it as int32."""
     if len(order) != n or (n and (order.min() < 0 or order.max() >= n or np.bincount(order, minlength=n).max() > 1)):
         raise OptionError(f"the order of {n} sequences must hold each of 0 to {n - 1} once")
     return np.ascontiguousarray(order, np.int32)
@@ -138,9 +138,9 @@ def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]
 
 @dataclass
 class _Walk:
-    """What packing a histogram decided.
+    """The result of packing a histogram, as a list of events.
 
-    Event e puts `copies[e]` sequences at `slot[e]` into each of `rows[e]` rows from `row[e]`.
+    Event e puts `copies[e]` sequences at `slot[e]` into each of `rows[e]` rows from `row[e]` on.
     """
 
     row: list[int] = field(default_factory=list[int])
@@ -154,12 +154,12 @@ class _Walk:
 
 
 def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
-    """Best fit, longest first, over a histogram. A group is (first row, rows, sequences in each): rows that hold the
+    """Pack a histogram by best fit, longest first. A group is (first row, rows, sequences in each): rows that hold the
     same lengths.
 
-    `rooms` are the distinct rooms that are left in open rows, in ascending order; each has a stack of groups.
+    `rooms` are the distinct amounts of free space in open rows, in ascending order; each has a stack of groups.
 
-    Calls would be most of this loop's time, hence `if` for `min` and the local names.
+    Function calls would take most of this loop's time, hence `if` instead of `min`, and local names for methods.
     """
     walk = _Walk()
     to_row, to_rows, to_copies, to_slot = walk.row.append, walk.rows.append, walk.copies.append, walk.slot.append
@@ -175,18 +175,18 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
                 room = rooms[at]
                 stack = groups[room]
                 row, rows, held = stack.pop()
-            else:  # no row has room: open as many as it takes
+            else:  # no row has room: open as many as are needed
                 copies = min(capacity // length, most)
                 room, stack, row, rows, held = capacity, None, walk.num_rows, -(-count // copies), 0
                 walk.num_rows += rows
-            # As many copies go into each row as fit, as there are, and as the limit on sequences allows.
+            # The copies per row are limited by its room, by how many are left, and by the limit on sequences.
             copies = room // length
             if copies > count:
                 copies = count
             if copies > most - held:
                 copies = most - held
-            # So many rows of the group can be filled alike. If that is all of them, the group has left its stack for
-            # good; otherwise the others stay behind as a group of their own, and the next turn goes on with them.
+            # `filled` rows of the group get the same copies. If that is all of them, the group does not return to its
+            # stack; otherwise the other rows become a group of their own, which the next iteration takes.
             filled = count // copies
             if filled >= rows:
                 filled = rows
@@ -199,7 +199,7 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
                 else:  # the last of the new rows, for the copies that are left
                     groups[room], at = [rest], len(rooms)
                     rooms.append(room)
-            # Write down what was decided: the event, from which every sequence gets its place later.
+            # Record the event, from which every sequence gets its place later.
             to_row(row)
             to_rows(filled)
             to_copies(copies)
@@ -207,8 +207,8 @@ def _best_fit(counts: NDArray[np.int64], capacity: int, most: int) -> _Walk:
             count -= filled * copies
             held += copies
             room -= copies * length
-            # The filled rows are finished, or join the groups with the room that is left to them. A new room is
-            # inserted where it belongs; if that is before the current one, the current one moves up by a place.
+            # The filled rows are finished, or join the groups with the same room left. A new room is inserted in
+            # ascending order; if that is before the current one, the index of the current one goes up by one.
             if room == 0 or held >= most:
                 walk.closed.append((row, filled, held))
             elif room in groups:
@@ -254,7 +254,7 @@ def _place_numpy(
     ptr: NDArray[np.int64],
     out: NDArray[np.int32],
 ) -> None:
-    """The twin of `kernel.place`: sorted longest first, sequences take the events' places one after the other."""
+    """Do what `kernel.place` does: sequences, longest first, take the events' places one after the other."""
     longest_first = _longest_first(sizes, arrivals)
     before = begins(rows)
     visited = np.arange(rows.sum()) + np.repeat(row - before, rows)  # every (event, row) pair, in order
@@ -265,7 +265,7 @@ def _place_numpy(
 
 
 def _longest_first(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None) -> NDArray[np.int32]:
-    """Equally long ones as they arrive."""
+    """Return the sequences sorted by length, longest first; equally long ones in order of arrival."""
     arriving = sizes if arrivals is None else sizes[arrivals]
     order = order_by(arriving.max(initial=0) - arriving).astype(np.int32)
     return order if arrivals is None else arrivals[order]
@@ -283,7 +283,10 @@ def _first_fit(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, cap
 
 
 def _first_fit_python(sizes: NDArray[np.int32], capacity: int, most: int, row_of: NDArray[np.int32]) -> int:
-    """The twin of `kernel.first_fit`: a tournament tree over rows, wide enough for one row per sequence."""
+    """Do what `kernel.first_fit` does: fill `row_of`, and return the number of rows.
+
+    A tournament tree over rows, wide enough for one row per sequence, finds the oldest row with room.
+    """
     leaves = 1 << max(len(sizes) - 1, 0).bit_length()
     room, held, rows = [0] * (2 * leaves), [0] * leaves, 0
     for at, size in enumerate(sizes.tolist()):
@@ -306,7 +309,7 @@ def _first_fit_python(sizes: NDArray[np.int32], capacity: int, most: int, row_of
 
 @dataclass(frozen=True, kw_only=True)
 class PackingMetrics:
-    """How well sequences were packed."""
+    """Measures of how densely sequences were packed."""
 
     num_sequences: int
     num_rows: int

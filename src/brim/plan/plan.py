@@ -1,6 +1,6 @@
-"""`BatchPlan`: a pure function of lengths and config, from which any number of ranks can work.
+"""`BatchPlan`: a pure function of lengths and config, which any number of ranks can follow.
 
-A plan holds no iterators and no state. Epochs are built when they are first asked for, or mapped from disk
+A plan holds no iterators and no state. Epochs are built when they are first used, or mapped from disk
 (`brim.plan.store`); a shard is a view of the same epochs for one rank.
 """
 
@@ -27,13 +27,13 @@ from brim.plan.position import CheckpointPosition
 from brim.plan.units import Counts, Units, make_units, too_long
 
 ALGORITHM = 1
-"""Part of every fingerprint. Goes up when the same inputs would give another plan."""
+"""Version of the planner, part of every plan's fingerprint. Incremented when the same inputs give another plan."""
 
 Lengths = LengthCache | Mapping[str, int] | Mapping[SampleId, int] | Iterable[LengthEntry]
 
 
 class Epochs(Origin, Protocol):
-    """Where a plan gets its epochs from."""
+    """The source of a plan's epochs, such as `BuiltEpochs`, or a directory on disk (`brim.plan.store`)."""
 
     @property
     def counts(self) -> Counts: ...
@@ -44,7 +44,7 @@ class Epochs(Origin, Protocol):
 
 
 class BuiltEpochs:
-    """Epochs built in memory, the last one kept."""
+    """Epochs that are built in memory when they are used; the last one is cached."""
 
     def __init__(self, table: LengthCache, config: BatchingConfig, num_epochs: int) -> None:
         if len(table) == 0:
@@ -77,17 +77,17 @@ class BuiltEpochs:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a plan a rank has. `partial` says that the epochs hold that part only."""
+    """The part of a plan that belongs to one rank. `partial` says that the epochs hold that part only."""
 
     rank: int = 0
     world_size: int = 1
     partial: bool = False
     totals: tuple[int, ...] = ()
-    """Of a partial plan: how many microbatches each epoch has over all ranks."""
+    """Number of microbatches of each epoch over all ranks; set for a partial plan only."""
 
 
 class BatchPlan:
-    """Which samples share a microbatch, and in which order, for each epoch.
+    """A plan of which samples share a microbatch, and in which order, for each epoch.
 
     Example:
         >>> plan = BatchPlan.build({"a": 5, "b": 3, "c": 4}, BatchingConfig(token_budget=8), num_epochs=2)
@@ -104,7 +104,7 @@ class BatchPlan:
         step_size: int | None = None,
         share: Share | None = None,
     ) -> None:
-        """Use `build` or `load`."""
+        """Not called directly: use `build` or `load`."""
         self.epochs, self.config, self.num_epochs = epochs, config, num_epochs
         self._step_size, self.share = step_size or config.microbatches_per_step, share or Share()
 
@@ -142,15 +142,15 @@ class BatchPlan:
 
     @property
     def fingerprint(self) -> str:
-        """Changes if anything changes that reaches a tensor; see `plan_fingerprint`.
+        """Fingerprint that changes if anything changes that reaches a tensor; see `plan_fingerprint`.
 
-        All shares of a plan have that of the plan.
+        All shares of a plan have the fingerprint of the plan.
         """
         return self.epochs.fingerprint
 
     @property
     def table(self) -> LengthCache:
-        """The lengths it was built from."""
+        """The lengths that the plan was built from."""
         return self.epochs.table
 
     @property
@@ -180,7 +180,7 @@ class BatchPlan:
 
     @property
     def counts(self) -> Counts:
-        """What became of the samples: skipped, truncated, split."""
+        """Number of samples that were skipped, truncated and split."""
         return self.epochs.counts
 
     @property
@@ -189,7 +189,7 @@ class BatchPlan:
 
     @property
     def step_size(self) -> int:
-        """Microbatches in an optimizer step: as configured, or one for each rank."""
+        """Microbatches in an optimizer step, over all ranks: as configured, or one for each rank."""
         return self._step_size or self.share.world_size
 
     @property
@@ -202,21 +202,21 @@ class BatchPlan:
 
     @cached_property
     def total_microbatches(self) -> int:
-        """Over all epochs, on this rank, empty ones included."""
+        """Number of microbatches on this rank over all epochs, empty ones included."""
         return sum(self.num_microbatches(epoch) for epoch in range(self.num_epochs))
 
     def num_microbatches(self, epoch: int) -> int:
-        """How many microbatches this rank takes in an epoch, empty ones included; the same on every rank."""
+        """Return the number of this rank's microbatches in an epoch, empty ones included; the same on every rank."""
         return self.deal(epoch).rounds
 
     def deal(self, epoch: int) -> Deal:
-        """Who takes what in an epoch."""
+        """Return how the microbatches of an epoch are dealt to optimizer steps and ranks."""
         self._check_epoch(epoch)
         total = self.share.totals[epoch] if self.share.partial else self.epochs.num_microbatches(epoch)
         return Deal(total, self.step_size, self.share.world_size, self.config.remainder)
 
     def get_epoch(self, epoch: int) -> EpochPlan:
-        """One epoch, for this rank."""
+        """Return the microbatches of one epoch, for this rank."""
         self._check_epoch(epoch)
         columns, order = self.epochs.built(epoch).columns, None
         if (
@@ -244,7 +244,7 @@ class BatchPlan:
         return self.table.ids.take(self._too_long()) if self.counts.skipped else ()
 
     def truncated(self) -> tuple[SampleId, ...]:
-        """The samples that `overflow="truncate"` cuts."""
+        """The samples that `overflow="truncate"` shortens."""
         return self.table.ids.take(self._too_long()) if self.counts.truncated else ()
 
     def _too_long(self) -> NDArray[np.int64]:
@@ -257,13 +257,13 @@ class BatchPlan:
     def iter_from(
         self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0
     ) -> Iterator[tuple[int, int, MicrobatchSpec]]:
-        """(epoch, index, microbatch) from a position to the end of the last epoch, for this rank.
+        """Iterate over (epoch, index, microbatch) from a position to the end of the last epoch, for this rank.
 
         `index` is where the round of this microbatch starts in the global order, so it is the same on all ranks. To
-        continue on another number of ranks, start from `plan.resume(position, rank, world_size)`.
+        resume on another number of ranks, start from `plan.resume(position, rank, world_size)`.
 
         Raises:
-            MismatchError: The position belongs to another plan, or to other steps.
+            MismatchError: The position belongs to another plan, or to optimizer steps of another size.
         """
         if isinstance(epoch, CheckpointPosition):
             self._check_position(epoch)
@@ -276,7 +276,7 @@ class BatchPlan:
             )
         if epoch == self.num_epochs and microbatch_idx == 0:
             return iter(())
-        # A position that does not exist is an error now, not at the first microbatch.
+        # A position that does not exist raises here, not at the first microbatch.
         self.get_epoch(epoch).iter_from(microbatch_idx)
         return self._iterate(epoch, microbatch_idx)
 
@@ -287,10 +287,11 @@ class BatchPlan:
                 yield epoch, round.start, microbatch
 
     def resume(self, position: CheckpointPosition, rank: int = 0, world_size: int = 1) -> "BatchPlan":
-        """The share of a rank that continues a run at `position`, on any number of ranks:
+        """Return the share of a rank that resumes a run at `position`, on any number of ranks; iterate over it with
         `resumed.iter_from(position)`.
 
-        Optimizer steps stay what they were, so nothing is repeated or skipped, and the same steps happen as would have.
+        Optimizer steps stay the same, so nothing is repeated or skipped, and the run takes the same steps as one that
+        was not interrupted.
 
         Raises:
             MismatchError: The position belongs to another plan.
@@ -314,9 +315,10 @@ class BatchPlan:
             )
 
     def with_step_size(self, microbatches_per_step: int) -> "BatchPlan":
-        """The same plan with optimizer steps of so many microbatches.
+        """Return the same plan with this number of microbatches in an optimizer step.
 
-        Only a plan that does not fix the number can be asked.
+        Raises:
+            MismatchError: The plan already fixes another number.
         """
         if microbatches_per_step == self._step_size:
             return self
@@ -327,10 +329,11 @@ class BatchPlan:
         return BatchPlan(self.epochs, self.config, self.num_epochs, step_size=microbatches_per_step, share=self.share)
 
     def shard(self, rank: int, world_size: int) -> "BatchPlan":
-        """The part of one rank. All ranks take equally many microbatches.
+        """Return the share of one rank. All ranks take equally many microbatches.
 
-        Dealt in rounds, in which every rank gets one. Unless the plan fixes the microbatches per step, a round is a
-        step, and its microbatches cost nearly the same. `config.remainder` decides about a last step that is short.
+        Microbatches are dealt in rounds, in which every rank gets one. Unless the plan fixes the microbatches per step,
+        a round is a step, and its microbatches cost nearly the same. `config.remainder` decides what happens to a short
+        last step.
         """
         if self.share != Share():
             raise OptionError(
@@ -353,7 +356,7 @@ class BatchPlan:
             raise OptionError(f"epoch {epoch} does not exist: the plan has epochs 0 to {self.num_epochs - 1}")
 
     def _repr_html_(self) -> str:
-        """For notebooks: what it holds, without building an epoch. `brim.create_plan_report` shows more."""
+        """Return a summary for notebooks, without building an epoch. `brim.create_plan_report` shows more."""
         facts: dict[str, Any] = {
             "samples": self.counts.samples,
             "tokens": self.counts.tokens,
@@ -389,5 +392,7 @@ class BatchPlanBuilder:
 
 
 def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int) -> str:
-    """Return a fingerprint of all that reaches a tensor: data, tokenizer, lengths, groups, options, the planner."""
+    """Return a fingerprint of everything that reaches a tensor: data, tokenizer, lengths, groups, options, number of
+    epochs, and the version of the planner.
+    """
     return fingerprint(lengths=table.fingerprint, config=config.identity, epochs=num_epochs, algorithm=ALGORITHM)

@@ -1,7 +1,7 @@
-"""`CheckpointPosition`: where a run is in its plan.
+"""`CheckpointPosition`: the place in a plan from which a run resumes.
 
-A few numbers, the same on every rank, good for any number of ranks. They are about what was trained, not about what was
-fetched: take `microbatch.after` when the optimizer has taken its step, and save it with the model.
+A position is a few numbers, the same on every rank and valid for any number of ranks. It counts what was trained on,
+not what was prefetched: take `microbatch.after` after the optimizer step, and save it with the model.
 """
 
 import os
@@ -16,8 +16,8 @@ POSITION = Document(format="brim.position/1", what="a position", again="save it 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPosition:
-    """The next microbatch is number `microbatch_idx` of the global order of `epoch`, in the plan with this
-    fingerprint.
+    """The place of a run in its plan: the next microbatch is number `microbatch_idx` of the global order of `epoch`, in
+    the plan with this fingerprint.
     """
 
     epoch: int
@@ -25,7 +25,10 @@ class CheckpointPosition:
     global_step: int = 0
     """Optimizer steps taken so far, for the trainer's use."""
     microbatches_per_step: int = 1
-    """The global order depends on it, so it stays what it was when the number of ranks changes."""
+    """Microbatches in one optimizer step, over all ranks.
+
+    The global order depends on this number, so it stays the same when the number of ranks changes.
+    """
     fingerprint: str = ""
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Rows that are ragged along several axes: put alike ones side by side, and cut them where the budget ends.
+"""Group rows that are ragged along several axes: put similar rows next to each other, and cut where the budget ends.
 
-A row of a microbatch pays for the longest of its neighbours along every axis. Sorting by one axis, or by the sum,
-leaves the others random; so rows are split in two along the axis in which they differ most, again and again, down to
-the size of a microbatch. Along one axis that is a sort. The second part of a split is turned around along all other
-axes, so that neighbours across the split are alike too.
+A row is padded to the longest row of its microbatch along every axis. Sorting by one axis, or by the sum, leaves the
+others random; so rows are split in two along the axis in which they differ most, recursively, down to the size of a
+microbatch. With one axis, that is a sort. The second part of a split is sorted in the opposite direction along all
+other axes, so that neighbours across the split are similar too.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from brim.core.arrays import ceil_div, order_by
 
 
 def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[np.int64]) -> NDArray[np.int64]:
-    """An order of the rows in which neighbours are alike. Rows stay inside their window; window i is split down to
-    `per[i]` rows.
+    """Return an order of the rows in which neighbours are similar. Rows stay inside their window; window i is split
+    down to `per[i]` rows.
 
     `axes` is [rows, axes]; windows are `bounds[i]` to `bounds[i + 1]`, none of them empty.
     """
@@ -24,7 +24,7 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
     starts, turned = bounds[:-1], np.zeros((len(bounds) - 1, axes.shape[1]), np.bool_)
     while True:
         # All pieces are halved at once, so that the number of rounds is the logarithm of the largest piece. `parts` is
-        # how many microbatches of `per` rows a piece will hold; a piece of one is not split any more.
+        # how many microbatches of `per` rows a piece will hold; a piece of one microbatch is not split further.
         sizes = np.diff(starts, append=len(axes))
         parts = ceil_div(sizes, per)
         if (parts <= 1).all():
@@ -43,8 +43,8 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
         split = np.flatnonzero(parts > 1)
         middle = starts[split] + parts[split] // 2 * per[split]
         starts, per = np.insert(starts, split + 1, middle), np.insert(per, split + 1, per[split])
-        # The second half is turned along all axes but the one that was split: there it goes on upwards (or downwards)
-        # from where the first half ends, and along the others its first rows are like the last rows of the first half.
+        # The second half is turned along all axes but the one that was split. Along that one it continues upwards (or
+        # downwards) from the end of the first half; along the others its first rows are like the first half's last.
         second = ~turned[split]
         second[np.arange(len(split)), widest[split]] ^= True
         turned = np.insert(turned, split + 1, second, axis=0)
@@ -53,11 +53,11 @@ def near_order(axes: NDArray[np.int32], bounds: NDArray[np.int64], per: NDArray[
 def cut_runs(
     axes: NDArray[np.int32], bounds: NDArray[np.int64], *, budget: int, max_rows: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where microbatches begin, and which of them are short: they end with their window, and had room for another row
-    as wide.
+    """Return where microbatches begin, and which of them are short: they end with their window, and had room for
+    another row of the same width.
 
-    Rows are taken as they come, as long as (rows) x (the sum of the largest of each axis, at least 1) stays within the
-    budget; one row always is.
+    Rows are taken in order, at most `max_rows`, as long as (rows) x (the sum of the largest of each axis, at least 1)
+    stays within the budget; a single row is taken even if it exceeds the budget.
     """
     starts: list[int] = []
     short: list[bool] = []

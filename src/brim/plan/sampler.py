@@ -1,4 +1,4 @@
-"""`TokenBudgetBatchSampler`: batches under a token budget, from a dict of lengths. A thin face of the planner."""
+"""`TokenBudgetBatchSampler`: batches under a token budget, from a dict of lengths. A thin wrapper of the planner."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from brim.plan.plan import BatchPlan, Lengths
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """One batch: whose samples, and how wide."""
+    """One batch: the ids of its samples, its bucket and width, and its number of tokens without padding."""
 
     sample_ids: tuple[SampleId, ...]
     bucket_id: int
@@ -60,8 +60,8 @@ class Batches(Sequence[BatchSpec]):
 class TokenBudgetBatchSampler:
     """Forms batches of samples of one bucket, padded to the bucket's width, that hold at most `token_budget` tokens.
 
-    Every sample is in exactly one batch per epoch. Batches of all buckets come in random order, another one each epoch,
-    and the same ones for the same seed.
+    Every sample is in exactly one batch per epoch, unless `drop_last` or `overflow` says otherwise. Batches of all
+    buckets come in a random order, which differs between epochs and is the same for the same seed.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class TokenBudgetBatchSampler:
         self.bucket_spec, self.plan = bucket_spec, BatchPlan.build(lengths, config, num_epochs=2**31)
 
     def iter_epoch(self, epoch: int = 0) -> Batches:
-        """The batches of an epoch. Any epoch can be asked for at any time."""
+        """Return the batches of an epoch. Epochs can be requested in any order."""
         return Batches(self.plan.get_epoch(epoch))
 
     @property
     def num_samples(self) -> int:
-        """In an epoch, before `drop_last`."""
+        """Number of samples in an epoch, before `drop_last`."""
         return self.plan.counts.samples - self.plan.counts.skipped
 
     @property
@@ -100,7 +100,7 @@ class TokenBudgetBatchSampler:
         return self.plan.counts.skipped
 
     def compute_metrics(self, epoch: int = 0) -> BatchMetrics:
-        """Count what an epoch really holds."""
+        """Plan an epoch and compute the metrics of its batches."""
         return BatchMetrics.of(
             self.iter_epoch(epoch),
             bucket_stats=BucketStats.of(self.bucket_spec, self.plan.units.length),

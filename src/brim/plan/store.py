@@ -1,7 +1,7 @@
-"""Plans on disk: a directory that is whole or absent.
+"""Plans on disk: a directory that is written whole or not at all.
 
-    plan.json            what the plan is: options, counts, fingerprints; with a checksum of itself
-    lengths.brim         the length table it was built from
+    plan.json            options, counts and fingerprints of the plan, with a checksum of itself
+    lengths.brim         the length table that the plan was built from
     epoch-0000.brim      the columns of an epoch, mapped into memory; a lazy plan builds them instead
 
 Opening a plan reads plan.json and nothing else. A column is checked against its checksum when it is first used. The
@@ -34,7 +34,7 @@ PLAN = Document(format="brim.plan/1", what="a plan", again="build the plan again
 EPOCH_FORMAT = "brim.epoch/1"
 INDEX, LENGTHS = "plan.json", "lengths.brim"
 PATIENCE = 600.0
-"""Seconds that a writer of a plan waits for another one to finish."""
+"""Upper limit, in seconds, of the time that a writer of a plan waits for another one to finish."""
 
 
 def epoch_file(epoch: int) -> str:
@@ -44,10 +44,10 @@ def epoch_file(epoch: int) -> str:
 def save_plan(
     plan: BatchPlan, path: str | os.PathLike[str], *, lazy: bool = False, progress: Progress | None = None
 ) -> None:
-    """Write a plan or a rank's share of one. A plan directory that is in the way is replaced; anything else is not.
+    """Write a plan or a rank's share of one. An existing plan directory is replaced; one with other files is not.
 
-    Processes that write one plan at the same time wait for each other; one that finds its own plan written then, as
-    every rank but one does when all ranks build it, is done.
+    Processes that write one plan at the same time wait for each other. One that had to wait and then finds its own plan
+    there writes nothing; when all ranks build the plan, that is every rank but one.
 
     Raises:
         OptionError: The directory cannot be written, or holds other files.
@@ -61,7 +61,7 @@ def save_plan(
 
 
 def _is_stored(plan: BatchPlan, directory: Path, *, lazy: bool) -> bool:
-    """Whether a directory that another process has just written holds this plan, in this form."""
+    """Return whether a directory that another process has just written holds this plan, in this form."""
     try:
         there = load_plan(directory)
     except BrimError:
@@ -81,7 +81,7 @@ def _kind(plan: BatchPlan, *, lazy: bool) -> tuple[object, ...]:
 def save_shards(
     plan: BatchPlan, path: str | os.PathLike[str], world_size: int, *, progress: Progress | None = None
 ) -> None:
-    """Write `rank_0`, `rank_1`, ... below a directory, which holds exactly these ranks afterwards."""
+    """Write the shares of all ranks as `rank_0`, `rank_1`, ... into a directory, which then holds nothing else."""
     with atomic_directory(path, replaces=_holds_shards) as directory:
         for rank in range(world_size):
             if progress is not None:
@@ -102,7 +102,7 @@ def write_plan(
     lengths: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the files of a plan. `lengths` is a copy of the table that may be linked to instead of written again."""
+    """Write the files of a plan. `lengths` is a file with its table, linked or copied instead of written again."""
     if lengths is None:
         plan.table.save(directory / LENGTHS)
     else:
@@ -208,15 +208,15 @@ class StoredEpochs:
                 raise DamagedError(f"{directory / epoch_file(epoch)} is missing; build the plan again")
 
     def __reduce__(self) -> tuple[type["StoredEpochs"], tuple[Path, BatchingConfig, Mapping[str, Any]]]:
-        """As its directory, so that a plan can be sent to worker processes."""
+        """Pickle the directory, options and index, not the columns, so that worker processes can be sent a plan."""
         return (StoredEpochs, (self.directory, self._config, self.index))
 
     @property
     def table(self) -> LengthCache:
-        """The lengths that the plan was built from; compared with the plan's record of them when they are first used.
+        """The lengths that the plan was built from. On first use, their fingerprint is compared with that in plan.json.
 
         Raises:
-            DamagedError: They are missing, damaged, or those of another plan.
+            DamagedError: The lengths are missing, damaged, or those of another plan.
         """
         if self._table is None:
             try:
@@ -260,7 +260,7 @@ class StoredEpochs:
         return BuiltEpoch(EpochColumns(**columns), file["dropped"])
 
     def damage(self) -> list[str]:
-        """Every file that is not as it was written, with what is wrong."""
+        """Return an error message for every file that is not as it was written."""
         found: list[str] = []
         for epoch in range(len(self.index["epochs"])):
             try:

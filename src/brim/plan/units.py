@@ -1,6 +1,6 @@
-"""Units: what is planned. A unit is a sample, or a piece of one.
+"""Units: the sequences that a plan places. A unit is a sample, or a piece of one.
 
-Here, and only here, a plan decides about samples that are too long. Whatever happens to them is counted.
+Only this module decides what happens to samples that are too long. All of them are counted, in `Counts`.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from brim.plan.config import BatchingConfig
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the samples."""
+    """Number of samples and tokens in the data, and of samples that were skipped, truncated or split."""
 
     samples: int
     tokens: int
@@ -25,7 +25,7 @@ class Counts:
     truncated_tokens: int = 0
     split: int = 0
     pieces: int = 0
-    """How many units the split samples became."""
+    """Number of units that the split samples became."""
 
     @property
     def untouched(self) -> bool:
@@ -34,14 +34,17 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Columns over the units. `sample` and `start` are None where unit i is all of sample i."""
+    """The units as columns.
+
+    If `sample` is None, unit i is of sample i; if `start` is None, units begin with the first token of their sample.
+    """
 
     length: NDArray[np.int32]
     sample: NDArray[np.int64] | None = None
     start: NDArray[np.int32] | None = None
     group: NDArray[np.int32] | None = None
     axes: NDArray[np.int32] | None = None
-    """[units, axes]; the length is their sum."""
+    """Lengths along each ragged axis, [units, axes]; `length` is their sum."""
 
     def __len__(self) -> int:
         return len(self.length)
@@ -54,12 +57,12 @@ class Units:
 
 
 def whole_samples(table: LengthCache) -> Units:
-    """Every sample is a unit."""
+    """Return units of which each is one whole sample."""
     return Units(table.lengths, group=table.groups, axes=table.axes)
 
 
 def too_long(table: LengthCache, config: BatchingConfig) -> NDArray[np.int64]:
-    """The samples that do not fit."""
+    """Return the row numbers of the samples that do not fit."""
     long = table.lengths > config.limit
     if table.axes is not None:  # every axis is rounded up by itself
         long |= round_up(table.axes, config.pad_to_multiple).sum(axis=1, dtype=np.int64) > config.token_budget
@@ -67,11 +70,11 @@ def too_long(table: LengthCache, config: BatchingConfig) -> NDArray[np.int64]:
 
 
 def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Counts]:
-    """Cut the samples to units that fit, as `config.overflow` says.
+    """Turn the samples into units that fit; `config.overflow` decides what happens to samples that are too long.
 
     Raises:
-        LengthError: A sample is longer and `overflow` is "error".
-        OptionError: The samples are ragged along several axes, and the options are for those that have one.
+        LengthError: A sample is too long and `overflow` is "error".
+        OptionError: The samples are ragged along several axes, and an option is only for samples with one length.
     """
     lengths, groups, limit, overflow = table.lengths, table.groups, config.limit, config.overflow
     if table.axes is not None:
@@ -100,8 +103,8 @@ def make_units(table: LengthCache, config: BatchingConfig) -> tuple[Units, Count
 
 
 def _check_nested(config: BatchingConfig) -> None:
-    """What is ragged along several axes cannot be cut at one place, nor has it one width to be packed or bucketed
-    by.
+    """Refuse options that do not work for samples that are ragged along several axes: such samples cannot be cut at one
+    place, and have no single width to be packed or bucketed by.
     """
     used = {
         f'overflow="{config.overflow}"': config.overflow in ("truncate", "split"),

@@ -1,4 +1,4 @@
-"""Compare a plan with lengths and options: everything that differs, one line each."""
+"""Compare a plan with lengths and options, and list all differences, one line each."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from brim.plan.plan import BatchPlan, plan_fingerprint
 from brim.plan.store import StoredEpochs
 
 NAMED = 5
-"""How many samples a difference names before it only counts."""
+"""Number of samples that the message of a difference names; it only counts the others."""
 
 
 @dataclass(frozen=True)
 class Difference:
     kind: str
-    """added, removed, longer, shorter, group, order, tokenizer, data, config, damaged, epoch"""
+    """One of: added, removed, longer, shorter, group, order, tokenizer, data, config, damaged, epoch"""
     message: str
     samples: tuple[str, ...] = ()
 
@@ -27,10 +27,10 @@ class Difference:
 def verify_plan(
     plan: BatchPlan, lengths: LengthCache | None = None, config: BatchingConfig | None = None
 ) -> list[Difference]:
-    """What keeps `plan` from being the plan for these lengths and options. Nothing: it is that plan, to the last
-    number.
+    """Return the differences between `plan` and the plan for these lengths and options; an empty list if they are equal
+    in every number.
 
-    Files are checked against their checksums, and stored epochs are planned again and compared.
+    Files are checked against their checksums. If nothing differs so far, epochs are planned again and compared.
     """
     found: list[Difference] = []
     if isinstance(plan.epochs, StoredEpochs):
@@ -45,7 +45,7 @@ def verify_plan(
 
 
 def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
-    """How `new` differs from `old`: samples added and removed, lengths, groups, order, tokenizer, data."""
+    """Return how `new` differs from `old`: samples added and removed, lengths, groups, order, tokenizer, data."""
     if old.fingerprint == new.fingerprint:
         return []
     found: list[Difference] = []
@@ -78,8 +78,8 @@ def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
 
 
 def _matched(old: Ids, new: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of `old` and `new` with equal ids, in the order of `old`; and the rows of each that the other does not
-    have.
+    """Return the rows of `old` and of `new` with equal ids, in the order of `old`; and the rows of each whose ids the
+    other does not have.
     """
     if not old.to_columns() and not new.to_columns():
         both = min(len(old), len(new))
@@ -110,7 +110,10 @@ def compare_configs(old: BatchingConfig, new: BatchingConfig) -> list[Difference
 
 
 def _compare_epochs(plan: BatchPlan) -> list[Difference]:
-    """Plan again, and compare number by number. A share of a plan is compared with the share of the whole plan."""
+    """Plan the epochs again and compare their fingerprints, which cover every number.
+
+    A partial share is compared with the same share of a plan that is built again.
+    """
     if plan.share.partial:
         again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs).shard(plan.rank, plan.world_size)
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]

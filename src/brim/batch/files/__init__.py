@@ -1,1 +1,1 @@
-"""Batches as NPZ files."""
+"""Write batches to NPZ files, and read them back."""

@@ -1,7 +1,7 @@
-"""The manifest of a directory of batches: which plan, data and tokenizer its files are of.
+"""The manifest of a directory of batches: which plan, data and tokenizer its files were made from.
 
-It is written before the first batch and never changes, so that a writer that was killed knows its directory again, and
-another plan's writer knows that it is not its own. Every batch carries the manifest's checksum.
+It is written before the first batch and never changes, so that a writer that was killed can resume in its directory,
+and a writer of another plan refuses it. Every batch carries the manifest's checksum.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ BATCHES = Document(
 )
 MANIFEST, PLAN = "manifest.json", "plan"
 TOKENS = ".tokens.brim"
-"""Where a writer may keep the tokens of the data set until it is done."""
+"""Name of the file in which a writer may keep the tokens of the data set until it is done."""
 
 DIFFERENCES = {
     "dataset_hash": "other data",
@@ -35,10 +35,12 @@ DIFFERENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What the files were made from. `batches` is how many each epoch has, on this rank, empty ones included."""
+    """The inputs that the files were made from. `batches` is the number of files of each epoch on this rank, empty
+    batches included.
+    """
 
     fingerprint: str
-    """Of the plan."""
+    """Fingerprint of the plan that the batches follow."""
     dataset_hash: str
     tokenizer_hash: str
     pad_id: int
@@ -66,7 +68,7 @@ class Manifest:
         return {**asdict(self), "num_epochs": self.num_epochs, "total_batches": self.total_batches}
 
     def difference(self, other: "Manifest") -> str | None:
-        """What these batches are of that the others are not, in words; None if the two say the same."""
+        """Return the first difference to another manifest, in words; None if they are equal."""
         for name, what in DIFFERENCES.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
@@ -82,7 +84,7 @@ class Manifest:
         """Read the manifest of a directory of batches.
 
         Raises:
-            DataError: There are no batches there.
+            DataError: The directory holds no batches.
             DamagedError: The manifest is truncated, altered or of another version.
         """
         path = directory / MANIFEST
@@ -103,7 +105,7 @@ def _missing(directory: Path) -> str:
 
 
 def _short(value: object) -> str:
-    """Hashes by their beginning."""
+    """Return a value as text for messages; a hash is shortened to its first six digits."""
     return f"{value[:6]}.." if isinstance(value, str) and len(value) == 2 * DIGEST_BYTES else str(value)
 
 
@@ -116,16 +118,16 @@ def _name(number: int) -> str:
 
 
 class Files(NamedTuple):
-    """The numbers of the batches of an epoch that are not there, and the names of files that should not be."""
+    """The numbers of the missing batches of an epoch, and the names of files that do not belong there."""
 
     missing: list[int]
     strangers: list[str]
 
 
 def epoch_files(manifest: Manifest, directory: Path, epoch: int) -> Files:
-    """Look what is there.
+    """Compare the files of an epoch with those that the manifest expects.
 
-    Names with a leading dot do not count: a writer that was killed leaves one, and the next one removes it.
+    Names with a leading dot are ignored: a writer that was killed leaves one, and the next writer removes it.
     """
     folder = directory / f"epoch_{epoch}"
     found = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set[str]()

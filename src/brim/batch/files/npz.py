@@ -1,13 +1,13 @@
 """One batch in one NPZ file: integers only, and the same bytes for the same batch.
 
-    input_ids     [rows, width]     loss_mask     [rows, width], 1 where a token is learned
+    input_ids     [rows, width]     loss_mask     [rows, width], 1 where a token is trained on
     segment_ids   [rows, width]     positions     [rows, width]
-    cu_seqlens    [segments + 1]    labels        [rows, width], only where they are not input_ids under the mask
-    sample_ids    [segments] integers; or the ids as one stretch of UTF-8, and in sample_ends where each of them ends
+    cu_seqlens    [segments + 1]    labels        [rows, width], only if they are not input_ids under the mask
+    sample_ids    [segments] integers; or the ids as concatenated UTF-8 bytes, with the end of each in sample_ends
     bucket_id, max_len, index, epoch              one number each
     directory     16 bytes: the checksum of the manifest beside which the file was written
 
-`np.load` reads these files. Reading them here trusts nothing, as `brim.core.npz` says, and takes integers only.
+`np.load` reads these files. The reader here trusts nothing in them (see `brim.core.npz`), and accepts integers only.
 """
 
 import io
@@ -27,7 +27,7 @@ from brim.data.ids import Ids, SampleId
 from brim.plan.epoch import MicrobatchSpec
 
 GRIDS = ("input_ids", "loss_mask", "segment_ids", "positions")
-"""The arrays in the shape of the batch that every file has."""
+"""The arrays of [rows, width] that every file has."""
 NUMBERS = ("bucket_id", "max_len", "index", "epoch")
 
 AGAIN = "delete it and write the batches again: only what is missing is written"
@@ -47,7 +47,7 @@ class Stored:
 
 
 def write_batch(path: Path, batch: Batch, directory: str) -> None:
-    """Write the file whole or not at all. `directory` is the checksum of its manifest, in hexadecimal.
+    """Write a batch to a file, whole or not at all. `directory` is the checksum of its manifest, in hexadecimal.
 
     Raises:
         NpzError: The batch could not be read back: its arrays do not fit together.
@@ -65,7 +65,7 @@ def read_batch(path: Path, directory: str, spec: MicrobatchSpec) -> Batch:
 
     Raises:
         DamagedError: The file is missing, truncated or altered, belongs to another directory or microbatch, or holds
-            something else than the arrays of a batch.
+            something other than the arrays of a batch.
     """
     try:
         arrays = _read_arrays(path.read_bytes())
@@ -114,7 +114,7 @@ def _arrays(batch: Batch) -> Arrays:
 
 
 def _checked(arrays: Arrays) -> Stored:
-    """Check that the arrays of a file fit together, and sort them into those of a batch and those that name it."""
+    """Check that the arrays of a file fit together, and separate those of the batch from those that identify it."""
     tokens, mask, segments, positions = (arrays[name] for name in GRIDS)
     if tokens.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise NpzError(f"its input_ids are {tokens.dtype}, not int32 or int64")

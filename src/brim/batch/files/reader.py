@@ -1,8 +1,8 @@
 """`BatchReader`: the batches that a `BatchWriter` wrote, in the order of their plan.
 
-Any batch is read in O(1), by its name. What is read is what was collated, or an error: a file is checked against its
-checksums, against the manifest and against the plan, so one that is damaged, foreign or under another's name is never
-handed out.
+Any batch is read in O(1), by the name of its file. A batch is returned exactly as it was collated, or not at all: each
+file is checked against its checksums, the manifest and the plan, and one that is damaged, from another directory or
+under the name of another batch raises DamagedError.
 """
 
 import os
@@ -28,7 +28,7 @@ class BatchReader:
         """Read the manifest and nothing else.
 
         Raises:
-            DataError: There are no batches there.
+            DataError: The directory holds no batches.
             DamagedError: The manifest is truncated, altered or of another version.
         """
         self.directory = Path(directory)
@@ -44,11 +44,11 @@ class BatchReader:
 
     @property
     def fingerprint(self) -> str:
-        """Of the plan."""
+        """Fingerprint of the plan that the batches follow."""
         return self.manifest.fingerprint
 
     def __len__(self) -> int:
-        """Batches in all epochs."""
+        """Return the number of batches in all epochs."""
         return self.manifest.total_batches
 
     def num_batches(self, epoch: int) -> int:
@@ -57,7 +57,7 @@ class BatchReader:
 
     @cached_property
     def plan(self) -> BatchPlan:
-        """The plan that the batches follow, or the share of it."""
+        """The plan that the batches follow, or this rank's share of it."""
         path = self.directory / PLAN
         try:
             plan = BatchPlan.load(path)
@@ -73,16 +73,16 @@ class BatchReader:
         return plan if plan.share.partial else plan.with_step_size(self.manifest.microbatches_per_step)
 
     def verify_fingerprint(self, expected: str) -> bool:
-        """Whether the batches are those of the plan with this fingerprint."""
+        """Return whether the batches are those of the plan with this fingerprint."""
         return self.fingerprint == expected
 
     def files(self, epoch: int) -> Files:
-        """Which batches of an epoch are missing, and which files do not belong there. Reads no file."""
+        """Return which batches of an epoch are missing, and which files do not belong there. Reads no file."""
         self._check_epoch(epoch)
         return epoch_files(self.manifest, self.directory, epoch)
 
     def get_batch(self, epoch: int, number: int) -> Batch:
-        """One batch, as it was collated.
+        """Return one batch, as it was collated.
 
         Raises:
             DamagedError: Its file is missing, damaged, or of another batch.
@@ -94,11 +94,11 @@ class BatchReader:
         return self._read(number, self._epoch(epoch)[number])
 
     def iter_epoch(self, epoch: int = 0) -> "EpochBatches":
-        """The batches of an epoch in order, for `for` and `async for`.
+        """Return the batches of an epoch in order, for `for` and `async for`.
 
         Raises:
-            DamagedError: A file is missing, or one is there that does not belong: found now and not after a day of
-                training.
+            DamagedError: A file is missing, or one does not belong there. This is checked before the first batch is
+                read, not in the middle of training.
         """
         missing, strangers = self.files(epoch)
         folder = batch_file(self.directory, epoch, 0).parent
@@ -116,27 +116,29 @@ class BatchReader:
         return EpochBatches(self, epoch)
 
     def iter_epoch_specs(self, epoch: int = 0) -> EpochPlan:
-        """The microbatches that the plan has for an epoch. Reads no batch."""
+        """Return the planned microbatches of an epoch. Reads no batch."""
         return self.plan.iter_epoch(epoch)
 
     def iter_from(self, epoch: "int | CheckpointPosition", microbatch_idx: int = 0) -> Iterator[Batch]:
-        """The batches from a position to the end of the last epoch. A position is what `batch.after` said, or the
-        plan's.
+        """Iterate over the batches from a position to the end of the last epoch. The position is the `after` of a batch
+        or of a microbatch of the plan.
 
         Raises:
-            MismatchError: The position belongs to another plan, or to other steps.
+            MismatchError: The position belongs to another plan, or to optimizer steps of another size.
         """
         specs = self.plan.iter_from(epoch, microbatch_idx)
         return (self._read(self._number(at, start), spec) for at, start, spec in specs)
 
     def _number(self, epoch: int, start: int) -> int:
-        """Of the round that starts there in the global order; one always does, since the plan says so."""
+        """Return the number of the round that starts at `start` in the global order; `start` comes from the plan, so
+        there is one.
+        """
         number = self.plan.deal(epoch).round_number(start)
         assert number is not None
         return number
 
     def _epoch(self, epoch: int) -> EpochPlan:
-        """Kept, since the order of an epoch may have to be worked out."""
+        """Return the plan of an epoch. The last one is cached, because its order may have to be computed."""
         if self._view is None or self._view.epoch != epoch:
             self._view = self.plan.get_epoch(epoch)
         return self._view
@@ -151,7 +153,7 @@ class BatchReader:
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches(Sequence[Batch]):
-    """The batches of one epoch: a sequence with O(1) access that reads a file when it is asked for it."""
+    """The batches of one epoch: a sequence with O(1) access that reads the file of a batch on access."""
 
     reader: BatchReader
     epoch: int

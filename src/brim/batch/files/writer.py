@@ -1,12 +1,12 @@
-"""`BatchWriter`: the batches of a plan as files, made once and read by any number of runs.
+"""`BatchWriter`: write the batches of a plan to files, once, for any number of runs to read.
 
-    manifest.json               which plan, data and tokenizer they are of
+    manifest.json               which plan, data and tokenizer the batches were made from
     plan/                       the plan
     epoch_0/batch_000000.npz    one file for each microbatch of the plan or of a rank's share, empty ones included
 
-Files appear whole, in order, and are never written twice: a writer that was killed goes on with the first that is
-missing, and the directory ends with the bytes of one that was not. Everything that can be refused is refused before the
-first file.
+Files appear whole, in order, and are never written twice: a writer that was killed resumes with the first missing file,
+and in the end the directory holds the same bytes as without the interruption. Plan, data and directory are checked
+before the first file is written.
 """
 
 import os
@@ -33,13 +33,13 @@ from brim.plan.plan import BatchPlan
 
 
 class CollateFn(Protocol):
-    """Lays out a microbatch; `brim.batch.collate.collate` is one."""
+    """A function that lays out a microbatch as arrays, such as `brim.batch.collate.collate`."""
 
     def __call__(self, microbatch: MicrobatchSpec, source: TokenSource, /, *, pad_id: int) -> Batch: ...
 
 
 class Written(NamedTuple):
-    """How many batches were written now, and how many were there already."""
+    """Number of batches that a call wrote, and number of those that were there before."""
 
     written: int
     kept: int
@@ -64,12 +64,12 @@ class BatchWriter:
         collate_fn: CollateFn | None = None,
         pad_id: int | None = None,
     ) -> None:
-        """Check everything; write nothing.
+        """Check the plan, the data and the directory; write nothing.
 
         `source` is a `TokenStore` or `Samples`, or the samples themselves: in a list, or by id, each a `Sample` or a
         mapping with `input_ids` and `loss_mask`. `collate_fn` is called as `collate` is, and must be the same when a
-        write is continued: of a function only the name is compared, and the options of a `functools.partial`. `pad_id`
-        is the source's unless given.
+        write is resumed; only its name is compared, and the keyword arguments of a `functools.partial`. `pad_id` is the
+        source's unless given.
 
         Raises:
             MismatchError: The plan belongs to other data or another tokenizer, or the directory holds the batches of
@@ -95,22 +95,22 @@ class BatchWriter:
         check_directory(self.directory, self.manifest)
 
     def write_all(self, progress: Progress | None = None) -> Written:
-        """Write what is missing of all epochs."""
+        """Write the missing batches of all epochs."""
         return self._write(range(self.plan.num_epochs), progress)
 
     def write_epoch(self, epoch: int, progress: Progress | None = None) -> Written:
-        """Write what is missing of one epoch."""
+        """Write the missing batches of one epoch."""
         self.plan.deal(epoch)  # refuses an epoch that does not exist
         return self._write([epoch], progress)
 
     def missing(self, epoch: int) -> list[int]:
-        """The numbers of the batches that are not there yet."""
+        """Return the numbers of the batches of an epoch that are not written yet."""
         return epoch_files(self.manifest, self.directory, epoch).missing
 
     @contextmanager
     def claim(self) -> Generator[None, None, None]:
-        """Keep other writers out of the directory. Writing does this by itself; by hand, the claim lasts over several
-        calls.
+        """Lock the directory against other writers. Every write takes the lock itself; call this to hold it over
+        several writes.
 
         Raises:
             BrimError: Another process is writing there.
@@ -168,10 +168,11 @@ class BatchWriter:
 
 
 def check_directory(directory: Path, manifest: Manifest) -> None:
-    """
+    """Check that a directory is new, is empty but for temporary files, or holds batches with the same manifest.
+
     Raises:
-        MismatchError: It holds the batches of something else.
-        OptionError: It holds other files, or is one.
+        MismatchError: It holds batches with another manifest.
+        OptionError: It holds other files, or is a file.
     """
     if directory.exists() and not directory.is_dir():
         raise OptionError(f"cannot write {directory}: a file is in the way")
@@ -188,8 +189,10 @@ def check_directory(directory: Path, manifest: Manifest) -> None:
 
 
 def _dataset_hash(plan: BatchPlan, source: TokenSource) -> str:
-    """Of samples that are in memory, the hash of their tokens: a table that has a hash of its own says nothing about
-    them.
+    """Return the hash of the data: that of the source or, if it has none, of the plan's table.
+
+    For a store without a hash, such as one of samples in memory, it is a hash of the tokens, which the hash of the
+    plan's table does not cover.
     """
     if source.dataset_hash or not isinstance(source, TokenStore):
         return source.dataset_hash or plan.table.dataset_hash
@@ -207,7 +210,7 @@ def _name(function: Any) -> str:
 
 @contextmanager
 def _locked(directory: Path) -> Generator[None, None, None]:
-    """Keep other writers out of a directory. One that is made for this and stays empty is removed again."""
+    """Lock a directory against other writers. If it is created for this and stays empty, it is removed again."""
     is_new = not directory.exists()
     try:
         with locked(directory / MANIFEST, name=directory):
