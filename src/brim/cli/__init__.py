@@ -1,4 +1,4 @@
-"""The `brim` command: words to calls. The only folder that prints.
+"""The `brim` command. This is the only folder that prints.
 
 Results go to stdout, messages and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong
 options or data. Only click is loaded until a command runs.

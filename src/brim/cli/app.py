@@ -1,4 +1,4 @@
-"""Trees of commands that are loaded when they are called, options that are given once, and errors of one line."""
+"""Trees of commands that are imported when they are called, refusal of repeated options, and errors of one line."""
 
 import io
 import os
@@ -18,7 +18,7 @@ Tree = Mapping[str, "tuple[str, str | Tree]"]
 
 
 class Group(click.Group):
-    """A group whose help needs none of its commands."""
+    """A group whose help is shown without importing its commands."""
 
     def __init__(self, name: str, help: str, tree: Tree) -> None:
         super().__init__(
@@ -66,7 +66,9 @@ def _refuse_repeated(ctx: click.Context, args: list[str]) -> None:
 
 
 def _may_repeat(option: click.Option) -> bool:
-    """A list of values may be repeated, and a plain flag says the same the second time; --x after --no-x does not."""
+    """Return whether an option may be repeated: one that takes several values or is counted, or a flag without an
+    opposite such as --no-x, whose repetition changes nothing.
+    """
     return option.multiple or option.count or (option.is_flag and not option.secondary_opts)
 
 
@@ -74,7 +76,7 @@ def run(name: str, help: str, tree: Tree) -> NoReturn:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a bar that a terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")  # characters that a terminal cannot show are no reason to fail
     app = click.version_option(__version__, prog_name=name)(Group(name, help, tree))
     sys.exit(_outcome(app, name))
 
@@ -92,7 +94,7 @@ def _outcome(app: click.Command, name: str) -> int:
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return 2
     except BrokenPipeError:  # the reader of stdout, such as `head`, has read enough
-        # Else Python fails again when it flushes at exit.
+        # Otherwise Python fails again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

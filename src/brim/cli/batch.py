@@ -79,7 +79,7 @@ def write(
     writer = BatchWriter(plan, samples, output)
     chosen = sorted(set(epochs)) or range(plan.num_epochs)
     for epoch in chosen:
-        plan.deal(epoch)  # refuses one that does not exist
+        plan.deal(epoch)  # raises for an epoch that does not exist
     with writer.claim():
         written = _write(writer, samples, chosen, Path(tokens) if tokens else Path(output, TOKENS), quiet)
         Path(output, TOKENS).unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def write(
 
 
 def _samples(plan: BatchPlan, data: str, tokenizer: str | None) -> Samples:
-    """The data set read as it was when it was measured: the length table says how."""
+    """Open the data set with the settings it was measured with, which the length table of the plan records."""
     source, layout = open_as_measured(data, plan.table)
     return Samples(source, _tokenizer(tokenizer, plan.table.source.get("tokenizer")), layout)
 
@@ -115,13 +115,13 @@ def _tokenizer(name: str | None, recorded: str | None) -> Tokenizer:
 
 
 def _write(writer: BatchWriter, samples: Samples, epochs: "list[int] | range", tokens: Path, quiet: bool) -> int:
-    """Write what is missing and return how many that was.
+    """Write the missing batches and return their number.
 
-    Through a token store, also for one epoch: a batch asks for rows from all over the data set, and tokenising them one
-    batch after the other would use one core, and find out at the last batch that a row is not what it was.
+    A token store is used even for one epoch: the rows of a batch are spread over the data set, and tokenising batch by
+    batch would use one core, and might not detect a changed row before the last batch.
     """
     if not any(writer.missing(epoch) for epoch in epochs):
-        # Nothing; but the plan may have to be written again.
+        # No batch is missing, but the plan may have to be written again.
         return sum(writer.write_epoch(epoch).written for epoch in epochs)
     with _bar("tokenising", quiet) as progress:
         writer.source = build_tokens(
@@ -229,8 +229,8 @@ def _show_batch(batch: Batch, number: int, as_json: bool) -> None:
 
 
 def _segments(batch: Batch) -> list[dict[str, Any]]:
-    """One for each segment, in the order of the ids."""
-    kept = np.flatnonzero(batch.segment_ids)  # the places of the tokens, segment after segment
+    """Return the facts of each segment, in the order of the ids."""
+    kept = np.flatnonzero(batch.segment_ids)  # the positions of the tokens, segment after segment
     tokens, learned = batch.tokens.ravel()[kept], batch.loss_mask.ravel()[kept]
     found: list[dict[str, Any]] = []
     for id, start, end in zip(batch.ids, batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):

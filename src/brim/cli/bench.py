@@ -24,7 +24,7 @@ Attempt = Callable[[int], Trial]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 MULTIPLE = 64
-"""Budgets are multiples of this, or of a row's length."""
+"""Budgets are multiples of this if packed, of the length of a row if padded."""
 BAR = 24
 LENGTH = 512
 
@@ -136,7 +136,7 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
             capacity.save(output)
         if plot is not None:
             save_plot(capacity, plot, title=_title(capacity))
-    finally:  # it took minutes: it is shown also where it cannot be written
+    finally:  # it took minutes: show it even if it cannot be written
         show_json(capacity.to_dict()) if as_json else _show(capacity)
 
 
@@ -168,9 +168,7 @@ def _trial(options: dict[str, Any]) -> TrainingTrial:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, None]:
-    """What makes attempts tell of themselves: a line on stderr for each, and in a terminal one that turns while it is
-    under way.
-    """
+    """Yield a wrapper that reports attempts on stderr: a line for each, and in a terminal a spinner while one runs."""
     console = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
     status = console.status("loading the model")
 

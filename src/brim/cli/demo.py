@@ -29,7 +29,7 @@ WORLD_SIZE = 8
 TRAIN_BUDGET = 2048
 RANDOM = 8
 RANDOM_SHARE = 0.4
-"""The part of the training time that random batches may take, for a comparison."""
+"""Share of the training time for the run on random batches, with which packed batches are compared."""
 SECONDS_BETWEEN_LINES = 3.0
 
 
@@ -92,7 +92,10 @@ def demo(
 
 
 def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
-    """Make data, lengths and a plan, and check the plan. In what is printed the folder is called `shown`."""
+    """Make data, lengths and a plan. Return whether the checks of the plan held.
+
+    The folder is printed as `shown`.
+    """
     click.echo(f"$ brim sample-data -n {count} -o {shown / 'train.jsonl'}")
     write_sample_data(folder / "train.jsonl", count)
     click.echo(f"$ brim lengths build -d {shown / 'train.jsonl'} -t byte -o {shown / 'lengths.brim'}")
@@ -171,7 +174,7 @@ def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
     results: dict[str, SftResult] = {}
     for name, batching, many, limit in ways:
         output = folder / name.replace(" ", "-")
-        shutil.rmtree(output, ignore_errors=True)  # of an earlier demo
+        shutil.rmtree(output, ignore_errors=True)  # left by an earlier demo
         config = SftConfig(
             model="tiny",
             data=str(folder / "train.jsonl"),
@@ -192,9 +195,9 @@ def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
 
 
 def _within(seconds: float, show: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Show a step now and then, and stop a run after so many seconds.
+    """Return a callback that shows a step every `SECONDS_BETWEEN_LINES`, and stops the run after `seconds`.
 
-    The run is stopped as a cluster's scheduler would stop it, by SIGTERM: it ends after its next step, with a
+    The run is stopped by SIGTERM, as the scheduler of a cluster would stop it: it ends after its next step, with a
     checkpoint.
     """
     began = time.monotonic()
@@ -215,7 +218,7 @@ def _within(seconds: float, show: Callable[[Any], None]) -> Callable[[Any], None
 
 
 def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
-    """Print how the runs went. Return whether the loss of the last one went down."""
+    """Print a comparison of the runs. Return whether the loss of the last one went down."""
     first, *_, last = results.values()
     place = shown / last.model.relative_to(folder)
     click.echo(f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.taken} steps")
@@ -243,7 +246,7 @@ def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
 
 
 def _deal(plan: BatchPlan) -> tuple[bool, bool]:
-    """Check that every sample is seen once in each epoch, and that all ranks take equally many microbatches."""
+    """Return whether every sample is seen once in each epoch, and whether all ranks take equally many microbatches."""
     once = equal = True
     for epoch in range(plan.num_epochs):
         views = [plan.shard(rank, WORLD_SIZE).get_epoch(epoch) for rank in range(WORLD_SIZE)]

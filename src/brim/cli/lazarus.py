@@ -1,4 +1,4 @@
-"""The `lazarus` command: another tree onto the same commands."""
+"""The `lazarus` command: a tree of other names for the commands of `brim`."""
 
 from brim.cli.app import Tree, run
 

@@ -54,7 +54,7 @@ attention_option = click.option(
 
 
 def edges_option(help: str) -> Decorator:
-    """The flag for bucket edges, which means something slightly different to each command."""
+    """Return the flag for bucket edges, with the help of a command: each uses the edges slightly differently."""
     return click.option("--bucket-edges", callback=_edges, metavar="N,N,...", help=help)
 
 
@@ -156,11 +156,14 @@ PLANNING = frozenset(
         "predictable",
     }
 )
-"""The names of the flags."""
+"""Names of the flags that decide a plan."""
 
 
 def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decorator:
-    """Add the flags that decide a plan. `predictable` has the names of that flag: some commands use -p for the plan."""
+    """Add the flags that decide a plan.
+
+    `predictable` has the names of the flag --predictable: some commands use its short form -p for the plan.
+    """
     help = "Pad to the width of a bucket, for few distinct shapes.  [chooses 8 buckets unless they are given]"
     return flags(*_OPTIONS, click.option(*predictable, is_flag=True, help=help))
 

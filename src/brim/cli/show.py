@@ -29,7 +29,7 @@ def show_json(value: Any) -> None:
 
 
 class Terminal(Console):
-    """A console that highlights nothing, and leaves it to `brim.cli.app` to end when the reader of stdout is gone."""
+    """A console that highlights nothing. If the reader of stdout has closed it, `brim.cli.app` handles the error."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False)
@@ -41,8 +41,8 @@ class Terminal(Console):
 def plain(value: Any) -> Text:
     """Return a value as text that is printed as it is.
 
-    Names come from the data: markup in them is not interpreted, and characters that would steer the terminal (escapes,
-    control characters, changes of the writing direction) are shown as escape sequences.
+    Names come from the data: markup in them is not interpreted, and characters that would control the terminal
+    (escapes, control characters, changes of the writing direction) are shown as escape sequences.
     """
     text = readable(value)
     if not text.isprintable():

@@ -1,4 +1,4 @@
-"""Samples, where they come from, and how long they are."""
+"""Samples: the sources they are read from, their tokens, and their lengths."""
 
 from brim.core.lazy import attach
 

@@ -20,7 +20,7 @@ CHUNK = 1 << 20
 
 
 def is_id(value: Any) -> TypeGuard[SampleId]:
-    """Return whether a value that JSON has can be an id."""
+    """Return whether a value read from JSON can be an id."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
@@ -30,7 +30,7 @@ def not_an_id(what: str) -> DataError:
 
 
 def comes_twice(id: SampleId, where: str = "") -> DataError:
-    """Return the error for an id that two samples have. `where` goes on after "comes twice"."""
+    """Return the error for an id that two samples have. `where` is inserted after "comes twice"."""
     return DataError(f"id {id!r} comes twice{where}; ids must be unique")
 
 
@@ -38,7 +38,7 @@ class Ids:
     """An immutable column of ids. Build one with `of`, `rows`, `integers`, `strings` or `from_columns`."""
 
     COLUMNS = ("id", "id_text", "id_ends")
-    """The names of the columns under which files keep ids. Row numbers need none."""
+    """Names of the columns in which files store ids. Row numbers need none."""
 
     def __init__(self, count: int, columns: dict[str, NDArray[Any]]) -> None:
         self._count = count
@@ -47,7 +47,7 @@ class Ids:
 
     @classmethod
     def rows(cls, count: int) -> "Ids":
-        """The row numbers 0 .. count - 1. Takes no memory."""
+        """Return the row numbers 0 .. count - 1 as ids. They take no memory."""
         return cls(count, {})
 
     @classmethod
@@ -58,30 +58,30 @@ class Ids:
 
     @classmethod
     def strings(cls, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> "Ids":
-        """All ids in UTF-8, one behind the other, and where each one ends."""
+        """Return string ids from all ids in UTF-8, end to end, and the byte offset at which each one ends."""
         return cls(len(ends), {"id_text": text, "id_ends": ends})
 
     @classmethod
     def from_columns(cls, count: int, columns: Any) -> "Ids":
-        """Find the ids among the columns of a file. Columns of other names are left alone."""
+        """Return the ids that are stored among the columns of a file. Columns with other names are ignored."""
         return cls(count, {name: columns[name] for name in cls.COLUMNS if name in columns})
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that a file should keep, by name."""
+        """Return the columns to store in a file, by name."""
         return dict(self._columns)
 
     @property
     def numbers(self) -> NDArray[np.int64] | None:
-        """The ids where they are integers other than the row numbers, else None."""
+        """The ids, if they are integers other than the row numbers; else None."""
         return self._columns.get("id")
 
     @property
     def text(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
-        """All ids in UTF-8, one behind the other, and where each one ends, where they are strings, else None."""
+        """All ids in UTF-8, end to end, and the byte offset at which each one ends, if they are strings; else None."""
         return (self._columns["id_text"], self._columns["id_ends"]) if "id_text" in self._columns else None
 
     def is_whole(self) -> bool:
-        """Whether the columns fit together; those of a file need not."""
+        """Return whether the columns are consistent with each other. Columns read from a file may not be."""
         if not self._columns:
             return True
         if set(self._columns) == {"id"}:
@@ -95,9 +95,9 @@ class Ids:
 
     @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
-        """From Python values.
+        """Make a column of Python values.
 
-        Integers that do not fit 64 bits, such as long hashes, become strings, and all others with them.
+        If an integer does not fit in 64 bits, such as a long hash, all ids become strings.
         """
         values = [int(value) if isinstance(value, np.integer) else value for value in ids]
         if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
@@ -127,7 +127,7 @@ class Ids:
         return (self[row] for row in range(self._count))
 
     def take(self, rows: NDArray[np.integer[Any]]) -> tuple[SampleId, ...]:
-        """The ids of some rows."""
+        """Return the ids of the given rows."""
         if not self._columns:
             return tuple(rows.tolist())
         if "id" in self._columns:
@@ -139,7 +139,7 @@ class Ids:
         )
 
     def row_of(self, id: SampleId) -> int:
-        """The row that holds an id. The first call builds a table of all ids.
+        """Return the row that holds an id. The first call builds a lookup table of all ids.
 
         Raises:
             KeyError: No row has this id.
@@ -153,10 +153,10 @@ class Ids:
         return self._lookup[id]
 
     def duplicate(self) -> tuple[int, int] | None:
-        """The first row whose id an earlier row has, as (earlier, later); None if all ids differ.
+        """Return the first row whose id an earlier row has, as (earlier, later); None if all ids differ.
 
-        Strings are hashed to 64 bits and the hashes sorted, 16 bytes for an id however long it is; rows with equal
-        hashes are then compared for real, so an accident among the hashes is never reported.
+        Strings are hashed to 64 bits and the hashes are sorted, which takes 16 bytes per id however long the ids are.
+        The ids of rows with equal hashes are then compared, so a hash collision is never reported.
         """
         if not self._columns:
             return None
@@ -181,7 +181,7 @@ class Ids:
         """Check that all ids differ.
 
         Args:
-            where: Says for a row where it is, such as "sample 3".
+            where: Returns the location of a row for the error message, such as "sample 3".
 
         Raises:
             DataError: An id comes twice.
@@ -191,13 +191,13 @@ class Ids:
 
 
 def _runs(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Stretches of equal neighbours, as first and last position."""
+    """Return the runs of equal neighbours, as first and last position."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _hashes(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """For each id the sum of (byte + 1) times a random odd weight that depends on its place in the id, modulo 2**64."""
+    """Return for each id the sum of (byte + 1) times a random odd weight for its place in the id, modulo 2**64."""
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     longest = int((ends - starts).max(initial=0))
     weights = raw_bits(longest, seed=0, purpose="id-hash") | np.uint64(1)
@@ -216,10 +216,10 @@ def _hashes(text: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint
 
 
 def stored_id(value: Any, where: str) -> SampleId:
-    """The id that a file has for a sample.
+    """Return an id that was read from a file as a string or an integer. `where` names the file in errors.
 
     Raises:
-        DataError: It is neither text nor an integer. `where` names the file.
+        DataError: The value is neither text nor an integer, or it is not UTF-8.
     """
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool) or not isinstance(plain, str | bytes | int):

@@ -1,10 +1,10 @@
-"""The journal of a build: what has been measured so far, kept where SIGKILL cannot reach it.
+"""The journal of a build: a file of what has been measured so far, from which a build resumes after SIGKILL.
 
-A file beside the output, `.<name>.journal`, of records that are only ever appended: each has its size and checksum
-before its bytes, so a record that was torn off is recognised and cut. A header record says which data and which
-tokenizer the records after it belong to; when the data has grown between two runs, a new header is appended and
+The file is beside the output, `.<name>.journal`, and its records are only appended. Each record has its size and
+checksum before its bytes, so a partially written record is detected and truncated. A header record says which data and
+which tokenizer the records after it belong to; when the data has grown between two runs, a new header is appended and
 everything before it stays valid. The output is locked while a build has its journal open: two builds of one output
-never mix. It is removed when the output has been written.
+never mix. The journal is removed when the output has been written.
 """
 
 import os
@@ -28,7 +28,7 @@ FORMAT = "brim.journal/1"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows of a stretch of the source, measured."""
+    """The lengths, ids and groups of the rows of a source from position `start` up to `stop`."""
 
     start: int
     stop: int
@@ -62,7 +62,7 @@ class Measured:
 
 
 def discard_journal(output: Path) -> None:
-    """Remove what a build left that was killed between writing its output and removing its journal."""
+    """Remove the journal of a build that was killed after it wrote its output."""
     if _beside(output).exists():
         Journal(output).close(keep=False)
 
@@ -72,7 +72,7 @@ def _beside(output: Path) -> Path:
 
 
 class Journal:
-    """The journal of one output, locked from the start to `close`."""
+    """The journal of one output. The output is locked until `close`."""
 
     def __init__(self, output: Path) -> None:
         """Lock the output and open its journal.
@@ -89,10 +89,7 @@ class Journal:
             self._held = stack.pop_all()
 
     def recover(self) -> tuple[dict[str, Any] | None, list[Measured]]:
-        """The last header and everything measured under it and before it.
-
-        What follows the last whole record is cut off.
-        """
+        """Return the last header and everything that was measured. Truncate the file after the last whole record."""
         header: dict[str, Any] | None = None
         found: list[Measured] = []
         end = 0
@@ -108,7 +105,7 @@ class Journal:
         return header, found
 
     def restart(self) -> None:
-        """Forget everything."""
+        """Remove all records."""
         self._file.truncate(0)
         self._file.seek(0)
         self._records = 0
@@ -121,7 +118,7 @@ class Journal:
         self._records += 1
 
     def close(self, *, keep: bool) -> None:
-        """Release the lock; the file stays only if it is to be kept and has something to continue from."""
+        """Release the lock. The file stays only if `keep` is set and it has records to resume from."""
         if not (keep and self._records):
             self.path.unlink(missing_ok=True)
         self._held.close()

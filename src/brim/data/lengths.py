@@ -1,12 +1,12 @@
-"""`LengthCache`: how long every sample is, without the samples.
+"""`LengthCache`: the lengths of all samples of a data set, without the samples.
 
-A table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was measured
-with. Planning reads this and nothing else. Two forms on disk: JSONL for people, and columns that are mapped into memory
-for everything else; both are written whole or not at all, and both notice when they are truncated or altered.
+It is a table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was
+measured with. Planning reads this and nothing else. There are two forms on disk: JSONL for people, and memory-mapped
+columns for everything else. Both are written whole or not at all, and truncated or altered files are detected in both.
 
-A group is a label that must not be mixed inside a microbatch; most data sets have none. Nested samples may be ragged
-along several axes, each of which is padded by itself (`brim.data.nested.structure`): then `axes` has a column for each,
-and a length is the sum of its row.
+A group is a label; samples of different groups never share a microbatch. Most data sets have none. Nested samples may
+be ragged along several axes, each of which is padded separately (`brim.data.nested.structure`): then `axes` has a
+column for each, and the length of a sample is the sum of its row.
 """
 
 import os
@@ -30,13 +30,13 @@ FORMAT = "brim.lengths/1"
 
 @dataclass(frozen=True, slots=True)
 class LengthEntry:
-    """One row of the table."""
+    """One row of a length table."""
 
     sample_id: SampleId
     length: int
     group: str | None = None
     axes: tuple[int, ...] | None = None
-    """Where a sample is ragged along several axes: its length along each of them."""
+    """The length along each axis, if the sample is ragged along several."""
 
 
 class LengthCache:
@@ -78,7 +78,9 @@ class LengthCache:
         tokenizer_hash: str = "",
         dataset_hash: str = "",
     ) -> "LengthCache":
-        """From a mapping of id to length, which is put in the order of its ids, or from entries, whose order is kept.
+        """Make a table of a mapping from id to length, sorted by id, or of entries in their order.
+
+        A `LengthCache` is returned as it is.
 
         Raises:
             DataError: A length is negative or not an integer, or an id comes twice.
@@ -92,7 +94,7 @@ class LengthCache:
         try:
             ids = sorted(by_id)  # pyright: ignore[reportArgumentType]
             column = Ids.of(ids)
-        except TypeError:  # integers and strings, which become strings: integers first, and 1 is "1"
+        except TypeError:  # integers and strings: integers come first, all become strings, 1 and "1" are one id
             ids = sorted(by_id, key=lambda id: (isinstance(id, str), id))
             column = _distinct(ids)
         return cls(column, _checked_lengths([by_id[id] for id in ids], column), **hashes)
@@ -118,9 +120,10 @@ class LengthCache:
         group_names: Sequence[str] = (),
         **meta: Any,
     ) -> "LengthCache":
-        """From lists with one value per sample. Where some samples have a group, the others are in the group "".
+        """Make a table of lists with one value per sample.
 
-        Groups are in the order of `group_names`, if these are their names, and else in that of the alphabet.
+        If some samples have a group, the others are in the group "". Groups are in the order of `group_names` if those
+        are exactly their names, else in alphabetical order.
         """
         column = _distinct(ids)
         codes, names = None, sorted({group or "" for group in groups})
@@ -137,7 +140,7 @@ class LengthCache:
     def load(cls, path: str | os.PathLike[str]) -> "LengthCache":
         """Open a cache in either form.
 
-        The columnar form is mapped, not read; a column is checked when it is first used.
+        The columnar form is memory-mapped; its columns are verified by their checksums, for which they are read once.
 
         Raises:
             DataError: The file is missing, or is not a length cache.
@@ -169,7 +172,7 @@ class LengthCache:
         write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, columns)
 
     def with_hashes(self, dataset_hash: str, tokenizer_hash: str) -> "LengthCache":
-        """The same table, said to be of other data or another tokenizer."""
+        """Return the same table with other fingerprints of the data and the tokenizer."""
         meta: dict[str, Any] = {
             "groups": self.groups,
             "group_names": self.group_names,
@@ -180,7 +183,7 @@ class LengthCache:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What is known about the table besides its rows."""
+        """The metadata of the table: everything but its rows."""
         return {
             "tokenizer_hash": self.tokenizer_hash,
             "dataset_hash": self.dataset_hash,
@@ -190,7 +193,7 @@ class LengthCache:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes if an id, a length, a group, the data or the tokenizer changes."""
+        """Fingerprint of the table. It changes if an id, a length, a group, the data or the tokenizer changes."""
         groups: dict[str, Any] = {} if self.groups is None else {"groups": self.groups, "group_names": self.group_names}
         if self.axes is not None:
             groups["axes"] = self.axes
@@ -230,7 +233,7 @@ class LengthCache:
         return zip(self.ids, self.lengths.tolist(), strict=True)
 
     def get_all(self) -> dict[SampleId, int]:
-        """All lengths as a dict. For ten million samples that is gigabytes; `lengths` is the column."""
+        """Return all lengths as a dict. For ten million samples that takes gigabytes; the column `lengths` does not."""
         return dict(self.items())
 
 
@@ -241,7 +244,9 @@ def _distinct(ids: list[SampleId]) -> Ids:
 
 
 def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
-    """Integers from 0 to `LONGEST`, or an error that names the first sample whose length is something else."""
+    """Return lengths as an array, or raise an error that names the first sample whose length is not an integer from 0
+    to `LONGEST`.
+    """
     plain = all(type(value) is int for value in values)
     if plain and min(values, default=0) >= 0 and max(values, default=0) <= LONGEST:
         return np.array(values, np.int32)
@@ -252,7 +257,9 @@ def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
 
 
 def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[np.int32]:
-    """A row for each sample, as wide as the widest; one that does not say is long along its first axis."""
+    """Return the lengths along all axes, [samples, axes]. A sample without axes has its whole length along the first
+    one.
+    """
     for number, row in enumerate(axes):
         if row is not None and not isinstance(row, list | tuple):
             raise DataError(f"sample {ids[number]!r} has the axes {row!r}, which is not a list of lengths")

@@ -4,8 +4,8 @@
     {"sample_id":"a","length":5}
     {"sample_id":"b","length":3,"group":"depth-2"}
 
-The header's count and fingerprint tell a truncated or altered file from a whole one. A file without them (written by
-hand, or by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read too, and is believed.
+A truncated or altered file is detected by the header's count and fingerprint. A file without them (written by hand, or
+by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read without these checks.
 """
 
 import os

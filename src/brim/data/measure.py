@@ -1,11 +1,11 @@
-"""Measure a data set: every row through the tokenizer, only the lengths kept.
+"""Measure a data set: tokenise every row and keep only the lengths.
 
-The source is read once, in blocks, by worker processes when it is large; they send back the bytes they read too, from
-which its fingerprint is made. Every block goes to a journal as soon as its turn comes. A build that is killed resumes
-from there, and ends with the bytes of one that was not. A build whose output exists already measures only the rows that
-were appended since; if a row before them changed, or the tokenizer, or the format, it starts over.
+The source is read once, in blocks, by worker processes if it is large. They also return the bytes they read, from which
+the fingerprint of the source is computed. Blocks are appended to a journal, in order. A killed build resumes from the
+journal, and writes the same bytes as a build that was not killed. A build whose output exists already measures only the
+rows that were appended since; if an earlier row, the tokenizer or the format changed, it starts over.
 
-Memory holds a few blocks, and the finished columns: 4 bytes for a length and the ids.
+Memory holds a few blocks and the finished columns: the ids, and 4 bytes for each length.
 """
 
 import os
@@ -35,14 +35,14 @@ from brim.data.rows.row_ids import IdBlock, join_ids, row_id, split_ids
 from brim.data.rows.source import Block, Rows, Source, Torn
 from brim.data.tokenizer.base import Tokenizer, load_tokenizer
 
-# (rows done, tokens done, bytes done, bytes in all); the first call tells what did not have to be measured again.
+# (rows done, tokens done, bytes done, all bytes). The first call reports what need not be measured again.
 Progress = Callable[[int, int, int, int], None]
 
-SMALL = 4 << 20  # bytes that are measured before a worker process would have started
+SMALL = 4 << 20  # bytes that one process measures before a worker process would have started
 
 
 class Built(NamedTuple):
-    """A finished build: the cache, how many of its rows an earlier output had, and how many a journal had."""
+    """A finished build: the cache, and how many of its rows come from an earlier output and from a journal."""
 
     cache: LengthCache
     reused: int
@@ -51,14 +51,14 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockMeasurer:
-    """What a worker is sent: everything but the block."""
+    """The work of a worker process, pickled once for each: everything but the block."""
 
     source: Source
     tokenizer: Tokenizer
     layout: Layout
 
     def __call__(self, block: Block) -> tuple[Measured, bytes]:
-        """The block, measured, and its bytes, for the digest of the source."""
+        """Return the measured block, and its bytes for the digest of the source."""
         read = self.source.read(block, raw=True)
         where = partial(self.source.where_in, block)
         lengths = measure_rows(read.rows, self.tokenizer, self.layout, where)
@@ -66,10 +66,10 @@ class BlockMeasurer:
 
 
 def as_measured(block: Block, read: Rows, lengths: NDArray[np.int32], layout: Layout, where: Where) -> Measured:
-    """A block whose lengths are known, with the ids and groups of its rows.
+    """Return a measured block: its lengths with the ids and groups of its rows.
 
     Raises:
-        DataError: A row has no id or group though it should, or one that is not allowed.
+        DataError: A row lacks an id or a group that the layout requires, or has one that is not allowed.
     """
     number = 0
     try:
@@ -95,15 +95,15 @@ def build_lengths(
     torn: Torn = "error",
     progress: Progress | None = None,
 ) -> Built:
-    """Measure a data set, open already or at a path, and write its `LengthCache` to `output`.
+    """Measure a data set, given as an open source or a path, and write its `LengthCache` to `output`.
 
-    `workers` is the number of processes; 1 measures in this process, None chooses: this process for a few megabytes,
-    else all cores. `torn` is for a path, as in `open_source`; a source was opened with its own.
+    `workers` is the number of processes: 1 measures in this process; None does so for a few megabytes, and uses all
+    cores for more. `torn` is for a path, as in `open_source`; an open source has its own.
 
     Raises:
-        DataError: A row or the data set is not what it should be; nothing is written.
+        DataError: A row or the data set is invalid; nothing is written.
         OptionError: The output cannot be written or is not a length cache, or there is no such tokenizer.
-        BrimError: Another process is writing the same output, or a worker process died; then run again to continue.
+        BrimError: Another process is writing the same output, or a worker process died; run again to resume.
     """
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise OptionError(f"workers is {workers}; it must be at least 1")
@@ -121,9 +121,9 @@ def build_lengths(
 
 
 def open_as_measured(path: str | os.PathLike[str], table: LengthCache) -> tuple[Source, Layout | None]:
-    """The data set, and the layout of its rows, as they were when `table` was measured.
+    """Open a data set with the settings that `table` was measured with. Return it with the layout of its rows.
 
-    A table that was made by hand has no layout.
+    The layout is None if the table was made by hand.
     """
     recorded = table.source
     source = open_source(path, torn="skip" if recorded.get("torn") else "error")
@@ -181,7 +181,7 @@ def _measure_rest(
     ) as results:
         for measured, raw in results:
             source.absorb(Block(measured.start, measured.stop), raw)
-            # Before a record, a header that covers its rows: whoever resumes checks them against the data.
+            # A header that covers the rows of the record precedes it: a resumed build checks them against the data.
             journal.begin({**header, "end": measured.stop, "digest": source.digest(measured.stop)})
             journal.append(measured)
             done.append(measured)
@@ -189,15 +189,15 @@ def _measure_rest(
 
 
 def choose_workers(source: Source, start: int = 0) -> int:
-    """One process for a few megabytes, else one for each core."""
+    """Return the number of worker processes: one for a few megabytes, else one for each core."""
     left = source.size * (source.end - start) // max(source.end, 1)
     return 1 if left < SMALL else available_cores()
 
 
 def finished(output: Path, source: Source, identity: str) -> LengthCache | None:
-    """The table of exactly this data by this tokenizer and layout, if an earlier build left it at `output`."""
+    """Return the table at `output` if it is of exactly this data, tokenizer and layout, else None."""
     old = _earlier(output, identity)
-    # Its position and digest first: data that differs in length or beginning is not read to its end.
+    # The end is compared first: data of another size is not read for its fingerprint.
     if old is None or old.source["end"] != source.end or not _is_of(old, source):
         return None
     return old
@@ -208,7 +208,7 @@ def _is_of(table: LengthCache, source: Source) -> bool:
 
 
 class _Tally:
-    """Counts what has been measured and tells the caller: once for what is there already, then after every block."""
+    """Counts what is measured and reports it: once for what need not be measured again, then after every block."""
 
     def __init__(self, progress: Progress, source: Source, done: Sequence[Measured]) -> None:
         self._progress, self._source = progress, source
@@ -232,7 +232,7 @@ class _Tally:
 
 
 def _recovered(journal: Journal, source: Source, now: dict[str, Any]) -> list[Measured]:
-    """What a killed build of the same output had measured, if the rows it measured are still the same."""
+    """Return what a killed build of the same output measured. If those rows have changed, empty the journal instead."""
     header, found = journal.recover()
     same = header is not None and all(header.get(key) == value for key, value in now.items())
     if header is None or not same or not source.starts_with(header["end"], header["digest"]):
@@ -242,7 +242,7 @@ def _recovered(journal: Journal, source: Source, now: dict[str, Any]) -> list[Me
 
 
 def _earlier(output: Path, identity: str) -> LengthCache | None:
-    """The output of an earlier build by the same rules, if there is one."""
+    """Return the output of an earlier build with the same tokenizer and layout, or None."""
     if not output.exists() or not output.stat().st_size:
         return None
     try:
@@ -261,7 +261,7 @@ def _reused(cache: LengthCache, layout: Layout) -> Measured:
 
 
 def joined(done: Sequence[Measured], source: Source, tokenizer: Tokenizer, layout: Layout) -> LengthCache:
-    """The table of a source whose blocks have all been measured.
+    """Return the table of a source whose blocks have all been measured.
 
     Raises:
         DataError: Two rows have the same id.
@@ -297,10 +297,10 @@ def _join_groups(done: Sequence[Measured]) -> tuple[NDArray[np.int32] | None, tu
 
 
 def check_output(output: Path, data: Path) -> None:
-    """A mistyped output never costs anyone their data.
+    """Check that writing to `output` replaces nothing but a length cache: a mistyped output never destroys data.
 
     Raises:
-        OptionError: It is the data, or something else that is not a length cache.
+        OptionError: The output is the data, or something else that is not a length cache.
     """
     if output.is_dir():
         raise OptionError(f"cannot write {output}: it is a directory")

@@ -1,7 +1,8 @@
-"""A map over worker processes that keeps the order and bounds what is in flight.
+"""An ordered parallel map over worker processes, with an upper limit of the items in flight.
 
-Workers are children of `brim.core.child`: they ask nothing of the caller's script, Ctrl-C reaches the parent alone, and
-no worker outlives its parent by more than the item at hand. A worker that dies is an error that says so, never a hang.
+Workers are children of `brim.core.child`: they never run the caller's main module, Ctrl-C reaches only the parent, and
+a worker whose parent died exits after its current item. A worker that dies raises an error in the parent, and never
+causes a hang.
 """
 
 import os
@@ -16,10 +17,10 @@ from brim.core.errors import BrimError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-QUEUED = 2  # items that one worker holds: the one at hand and the next, so that it never waits for the parent
-AHEAD = 4  # items per worker that may be under way or waiting for an earlier one
+QUEUED = 2  # items sent to one worker: the current one and the next, so that it never waits for the parent
+AHEAD = 4  # items per worker that may be in progress, or finished and waiting for an earlier one
 
-# One thread for each worker: the processes are the parallelism.
+# One thread in each worker: the parallelism comes from the processes.
 SINGLE = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -28,13 +29,13 @@ def available_cores() -> int:
 
 
 def ordered_map(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Generator[Result]:
-    """`map(work, items)` on `workers` processes; on one worker, in this process. `work` is pickled once for each of
-    them.
+    """Yield the results of `map(work, items)`, in order, from `workers` processes; with one worker, from this process.
 
-    Close it (`contextlib.closing`) if it may be left before its end: the workers live as long as it does.
+    `work` is pickled once for each process. Close the generator (`contextlib.closing`) if it may be abandoned before
+    its end: the workers live as long as it does.
 
     Raises:
-        BrimError: What `work` raised for the earliest item that failed, or that a worker died.
+        BrimError: `work` failed, with the error of the earliest item that failed; or a worker process died.
     """
     if workers <= 1:
         yield from map(work, items)
@@ -116,7 +117,7 @@ def _died(how: ChildEndedError) -> BrimError:
 
 
 def serve(channel: "Connection[Any, Any]") -> None:
-    """Do the worker's side: the work first, then items, each answered with its number and its outcome."""
+    """Run in a worker process: receive `work`, then items, and answer each with its number and its outcome."""
     work: Callable[[Any], Any] = channel.recv()
     while True:
         number, item = channel.recv()
@@ -128,6 +129,6 @@ def _outcome(work: Callable[[Any], Any], item: Any) -> Any:
         return work(item)
     except BrimError as error:
         return error
-    except Exception as error:  # a fault of ours: shown in full, and passed on in one line
+    except Exception as error:  # a bug in brim: the traceback goes to stderr, one line to the parent
         traceback.print_exc()
         return BrimError(f"a worker failed with {type(error).__name__}: {' '.join(str(error).split())[:300]}")

@@ -1,8 +1,8 @@
-"""`Sample`: one thing to learn from, as arrays.
+"""`Sample`: one training example, as arrays.
 
-Everything behind the tokenizer speaks of samples: an id, tokens, which of them are learned, and whatever else belongs
-to them under a name. A sample is immutable; its arrays are read-only. It never holds padding: padding is a property of
-a batch.
+Code downstream of the tokenizer works on samples: an id, tokens, the mask of the tokens that are trained on, and named
+extra arrays and scalars. A sample is immutable, and its arrays are read-only. It never holds padding, which is a
+property of a batch.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Sample:
-    """Tokens, the mask of those to be learned (1) and those only to be read (0), and named extras.
+    """Tokens, their loss mask (1: trained on, 0: only read), and named extra arrays and scalars.
 
     Example:
         >>> sample = Sample("a", [5, 6, 7], [0, 1, 1])
@@ -44,11 +44,12 @@ class Sample:
         arrays: Mapping[str, ArrayLike] | None = None,
         scalars: Mapping[str, Scalar] | None = None,
     ) -> None:
-        """Lists and tuples become arrays. `arrays` may have any shape; the others have one entry per token.
+        """Convert lists and tuples to arrays, and check them. `arrays` may have any shape; the others have one entry
+        per token.
 
         Raises:
-            DataError: Lengths differ, a mask holds something else than 0 and 1, segments go back, or a value is no
-                integer.
+            DataError: Lengths differ, the loss mask holds values other than 0 and 1, segment ids decrease, or a value
+                is not an integer.
         """
         if type(id) not in (str, int):
             raise not_an_id(f"sample id {id!r} is a {type(id).__name__}")

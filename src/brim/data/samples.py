@@ -1,4 +1,4 @@
-"""`Samples`: a data set as a list of `Sample`s, tokenised when asked for."""
+"""`Samples`: a data set as a list of `Sample`s, each tokenised when it is accessed."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -20,7 +20,7 @@ from brim.data.tokenizer.base import Tokenizer
 
 
 class Samples:
-    """Random access by row. The i-th sample has exactly the length that `build_lengths` wrote for row i.
+    """Random access to samples by row. The i-th sample has exactly the length that `build_lengths` wrote for row i.
 
     An id keeps its type here, also in a data set that mixes integers and strings (where a `LengthCache` holds strings).
 
@@ -31,7 +31,11 @@ class Samples:
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer, format: RowFormat | Layout | None = None) -> None:
-        """Raises: DataError: The first row does not have the format."""
+        """Determine the layout of the rows from the first one, unless `format` is a `Layout`.
+
+        Raises:
+            DataError: There is no row, or the first one has no field of any known shape.
+        """
         self.source, self.tokenizer = source, tokenizer
         self.layout = format if isinstance(format, Layout) else layout_of(source, format or RowFormat())
 
@@ -57,7 +61,7 @@ class Samples:
         return (self[number] for number in range(len(self)))
 
     def take(self, numbers: Iterable[int]) -> list[Sample]:
-        """Some rows, tokenised together."""
+        """Return the samples of the given rows, tokenised together."""
         numbers = [self._counted(number) for number in numbers]
         rows = [self.source.row(number) for number in numbers]
         encoded = encode_rows(rows, self.tokenizer, self.layout, lambda k: self.source.where(numbers[k]))
@@ -72,7 +76,7 @@ class Samples:
     def spans(
         self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> Spans:
-        """As a batch asks for them; see `TokenSource`."""
+        """Return the tokens that a batch asks for; see `TokenSource.spans`."""
         if len(rows) and int(rows.max()) >= len(self):
             raise shorter(self, rows, starts + lengths)
         samples = self.take(rows.tolist())
@@ -84,7 +88,7 @@ class Samples:
         return Spans(tokens, learned, begins(sizes) + starts)
 
     def measure(self) -> NDArray[np.int32]:
-        """How long all samples are."""
+        """Return the lengths of all samples, in tokens."""
         source = self.source
         blocks = [
             measure_rows(source.read(block).rows, self.tokenizer, self.layout, partial(source.where_in, block))
@@ -93,7 +97,7 @@ class Samples:
         return np.concatenate([np.empty(0, np.int32), *blocks])
 
     def sample(self, row: int) -> Spans:
-        """One sample, whole."""
+        """Return all tokens of one sample."""
         sample = self[row]
         return Spans(sample.input_ids, sample.loss_mask, np.zeros(1, np.int64))
 

@@ -1,8 +1,8 @@
-"""A data set to try things on: short tasks with worked solutions and answers that can be checked.
+"""A synthetic data set to try things on: short tasks with worked solutions and answers that can be checked.
 
-Deterministic: the same bytes for the same seed on every machine and version of Python. Row i does not depend on how
-many rows are asked for, so a longer data set starts with the shorter one. Lengths have a long tail and a hard end: in
-bytes, half of the rows are below about 300, a few reach past 1,500, and none reaches 2,048.
+It is deterministic: the same bytes for the same seed on every machine and version of Python. Row i does not depend on
+the number of rows, so a longer data set starts with the shorter one. Lengths have a long tail and an upper limit: in
+bytes, half of the rows are below about 300, a few exceed 1,500, and none reaches 2,048.
 """
 
 import os
@@ -16,7 +16,7 @@ from brim.core.errors import OptionError
 from brim.core.rng import below, raw_bits
 from brim.data.synthetic_tasks import TASKS
 
-CHUNK = 1000  # rows that share a stream of random words
+CHUNK = 1000  # rows that share a stream of random numbers
 WORDS = 1 << 14
 
 
@@ -34,12 +34,12 @@ def write_sample_data(path: str | os.PathLike[str], n: int, *, seed: int = 0) ->
 
 
 def sample_rows(n: int, *, seed: int = 0) -> Iterator[dict[str, str]]:
-    """The same rows, without a file."""
+    """Yield the rows that `write_sample_data` writes, without a file."""
     return (row for chunk in _chunks(n, seed) for row in chunk)
 
 
 def check_answer(row: Mapping[str, Any]) -> bool:
-    """Whether `answer` is right, worked out from the prompt alone, and the response ends with it."""
+    """Return whether solving the prompt gives `answer`, and the response ends with it."""
     solved = TASKS[row["task"]].solve(row["prompt"])
     return solved == row["answer"] and row["response"].endswith(f"Answer: {solved}")
 
@@ -66,7 +66,7 @@ NAMES = tuple(TASKS)
 
 
 class Draw:
-    """Small random numbers, one after the other."""
+    """A stream of small random numbers, which depends only on the seed and the number of the chunk."""
 
     def __init__(self, seed: int, chunk: int) -> None:
         self._key = (seed, f"sample-data/{chunk}")
@@ -74,7 +74,7 @@ class Draw:
         self._words: Iterator[int] = iter(())
 
     def below(self, limit: int) -> int:
-        """One of 0 .. limit - 1."""
+        """Return a random integer from 0 to limit - 1."""
         word = next(self._words, None)
         if word is None:
             seed, purpose = self._key
@@ -90,7 +90,11 @@ class Draw:
         return choices[self.below(len(choices))]
 
     def size(self, low: int, high: int) -> int:
-        """Mostly near `low`; each doubling of it is half as likely, up to `high`."""
+        """Return a random size from `low` to `high`, mostly near `low`.
+
+        It is drawn uniformly from the `low` sizes that start at `low`. Their number is doubled with probability 0.46,
+        repeatedly, until it reaches `high`.
+        """
         reach = low
         while reach < high and self.below(100) < 46:
             reach *= 2

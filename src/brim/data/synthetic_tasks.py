@@ -1,7 +1,7 @@
-"""The tasks of the sample data: how each is made, and how its answer is found from the prompt alone.
+"""The tasks of the sample data, each with a generator and a solver that needs only the prompt.
 
-`make` builds a task and writes out the solution step by step; `solve` reads the prompt with a pattern and computes the
-answer in another way. Neither knows the other, so a fault in one of them shows.
+`make` generates a task and writes out the solution step by step; `solve` parses the prompt with a regular expression
+and computes the answer in another way. Neither calls the other, so a bug in one of them shows.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""`TokenStore`: the tokens of a data set in one file, mapped into memory.
+"""`TokenStore`: the tokens of a data set in one memory-mapped file.
 
-One flat column of tokens (uint16 where the vocabulary allows, else uint32), one of what is learned, and where every
-sample begins. A training run reads spans of it without copying and without a worker process. A store is of one data set
-and one tokenizer, whose fingerprints it carries; it has the samples in the order of the length table, and knows nothing
-of batches.
+It has one flat column of tokens (uint16 if the vocabulary allows, else uint32), one of their loss mask, and the offset
+of every sample. A training run reads spans of it without copying and without a worker process. A store belongs to one
+data set and one tokenizer, and records their fingerprints. Samples are in the order of the length table, not in that of
+batches.
 """
 
 import os
@@ -23,7 +23,7 @@ FORMAT = "brim.tokens/1"
 
 
 class Spans(NamedTuple):
-    """Some stretches of tokens: stretch i begins at `begin[i]` of the two flat columns."""
+    """Spans of tokens and their loss mask: span i begins at offset `begin[i]` of the two flat columns."""
 
     tokens: NDArray[Any]
     learned: NDArray[np.uint8]
@@ -31,7 +31,7 @@ class Spans(NamedTuple):
 
 
 class TokenSource(Protocol):
-    """Where a batch gets its tokens from: a `TokenStore`, or `Samples`, which tokenises when it is asked."""
+    """The source of a batch's tokens: a `TokenStore`, or `Samples`, which tokenises rows when they are accessed."""
 
     @property
     def pad_id(self) -> int: ...
@@ -39,14 +39,14 @@ class TokenSource(Protocol):
     def dataset_hash(self) -> str: ...
     @property
     def tokenizer_hash(self) -> str:
-        """Of the tokenizer and the layout of the rows, as in a `LengthCache`."""
+        """Fingerprint of the tokenizer and the layout of the rows, as in a `LengthCache`."""
         ...
 
     def __len__(self) -> int: ...
     def spans(
         self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> Spans:
-        """Of each row, `lengths` tokens from its token `starts` on.
+        """Return `lengths[i]` tokens of row `rows[i]`, from its token `starts[i]` on, for every i.
 
         Raises:
             MismatchError: A row has fewer tokens: the plan was made for other data.
@@ -54,12 +54,12 @@ class TokenSource(Protocol):
         ...
 
     def sample(self, row: int) -> Spans:
-        """One row, whole."""
+        """Return all tokens of one row."""
         ...
 
 
 class TokenStore:
-    """Random access by row, in memory or mapped from a file. Pickles as its path where it has one.
+    """Random access to tokens by row, in memory or memory-mapped from a file. It pickles as its path if it has one.
 
     Example:
         >>> store = TokenStore.from_samples([Sample("a", [5, 6, 7], [0, 1, 1]), Sample("b", [8], [1])])
@@ -79,7 +79,7 @@ class TokenStore:
         tokenizer_hash: str = "",
         path: Path | None = None,
     ) -> None:
-        """Use `from_samples`, `load` or `brim.data.tokenize.build_tokens`."""
+        """Make a store of columns. Use `from_samples`, `load` or `brim.data.tokenize.build_tokens` instead."""
         self.tokens, self.learned, self.starts, self.lengths = tokens, learned, starts, lengths
         self.pad_id, self.dataset_hash, self.tokenizer_hash, self.path = pad_id, dataset_hash, tokenizer_hash, path
 
@@ -87,7 +87,7 @@ class TokenStore:
     def from_samples(
         cls, samples: Iterable[Sample], *, pad_id: int = 0, dataset_hash: str = "", tokenizer_hash: str = ""
     ) -> "TokenStore":
-        """In memory, in the order given."""
+        """Make a store in memory, with the samples in the order given."""
         samples = list(samples)
         lengths = np.array([sample.length for sample in samples], np.int32)
         tokens = np.concatenate([np.empty(0, np.int32), *(sample.input_ids for sample in samples)])
@@ -104,7 +104,7 @@ class TokenStore:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> "TokenStore":
-        """Map a store. `check` reads it once, to see that every byte is as it was written.
+        """Memory-map a store. `check` verifies its checksums, for which it is read once.
 
         Raises:
             DataError: There is no such file, or it is not a token store.
@@ -146,12 +146,12 @@ class TokenStore:
         return Spans(self.tokens, self.learned, self.starts[rows] + starts)
 
     def sample(self, row: int) -> Spans:
-        """One sample, whole."""
+        """Return all tokens of one sample."""
         start, stop = int(self.starts[row]), int(self.starts[row]) + int(self.lengths[row])
         return Spans(self.tokens[start:stop], self.learned[start:stop], np.zeros(1, np.int64))
 
     def take(self, rows: NDArray[np.integer[Any]], *, dataset_hash: str) -> "TokenStore":
-        """Some of the samples, as a data set of their own. The tokens are shared."""
+        """Return a store of some of the samples, as a data set of its own. It shares the tokens."""
         return TokenStore(
             self.tokens,
             self.learned,
@@ -164,7 +164,7 @@ class TokenStore:
 
 
 def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> MismatchError:
-    """Some row has fewer tokens than a plan asks for."""
+    """Return the error for a plan that asks for more tokens than a row has, or for a row that does not exist."""
     beyond = rows[rows >= len(source)]
     if len(beyond):
         return MismatchError(
@@ -181,7 +181,7 @@ def is_token_store(path: Path) -> bool:
 
 
 def _reopen(path: Path) -> TokenStore:
-    return TokenStore.load(path, check=False)  # who pickled it has checked it
+    return TokenStore.load(path, check=False)  # it was written or checked before it was pickled
 
 
 def _rebuild(parts: tuple[Any, ...], options: dict[str, Any]) -> TokenStore:

@@ -1,9 +1,9 @@
 """Tokenise a data set into a `TokenStore`, once.
 
-`measure_and_tokenize` makes the length table and the store in one pass: the data is read once, every row goes through
-the tokenizer once. `build_tokens` makes the store of a data set that was measured before; every row must then come out
-as long as the table says: a data set or tokenizer that changed in between is an error, not a shift. Either way memory
-holds a few blocks.
+`measure_and_tokenize` makes the length table and the store in one pass: the data is read once, and every row is
+tokenised once. `build_tokens` makes the store of a data set that was measured before, and checks that every row is as
+long as the table says: if the data set or the tokenizer changed in between, it raises an error instead of shifting the
+tokens of later rows. Either way, memory holds a few blocks and the length table.
 """
 
 import os
@@ -33,13 +33,13 @@ from brim.data.token_store import FORMAT, TokenStore, is_token_store
 from brim.data.tokenizer.base import Tokenizer
 
 OTHERS = {"learned": "uint8", "length": "int32"}
-"""The columns of a store besides its tokens, and their types."""
+"""Columns of a store besides its tokens, and their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """A block as a worker sends it back: its rows measured, their tokens, what is learned of them, and the bytes that
-    were read.
+    """The result of a worker process for one block: its measured rows, their tokens and loss mask, and the bytes that
+    the digest of the source covers.
     """
 
     measured: Measured
@@ -50,14 +50,14 @@ class Tokenised:
 
 @dataclass(frozen=True, slots=True)
 class BlockEncoder:
-    """What a worker is sent: everything but the block."""
+    """The work of a worker process, pickled once for each: everything but the block."""
 
     source: Source
     tokenizer: Tokenizer
     layout: Layout
     dtype: str
     with_ids: bool
-    """Whether ids and groups are wanted too; where a length table is there already, it has them."""
+    """Whether ids and groups are collected too. A length table that exists already has them."""
 
     def __call__(self, block: Block) -> Tokenised:
         read = self.source.read(block, raw=True)
@@ -83,13 +83,13 @@ def measure_and_tokenize(
     """Write the length table and the token store of `source` in one pass, byte for byte as `build_lengths` and
     `build_tokens` do.
 
-    A table or store that is there already, of the same data and tokenizer, is opened and not made again. A pass that is
-    killed leaves neither half written; the next one starts over. `progress` is told how many bytes of how many are
-    done.
+    If a table of the same data and tokenizer exists already, it is opened, and only the store is made, unless that
+    exists too. A pass that is killed leaves no partially written file; the next one starts over. `progress` is called
+    with the number of bytes done and of all bytes; with numbers of rows if only the store is made.
 
     Raises:
-        DataError: A row is not what it should be; nothing is written.
-        OptionError: An output cannot be written, or is something else than a length table or a token store.
+        DataError: A row is invalid; nothing is written.
+        OptionError: An output cannot be written, or it exists and is not a length table or a token store.
         BrimError: Another build is writing the same table, or a worker process died.
     """
     lengths = Path(lengths)
@@ -99,7 +99,7 @@ def measure_and_tokenize(
     if table is not None:
         return table, build_tokens(source, tokens, tokenizer, layout, table, workers=workers, progress=progress)
     _check_store(tokens)
-    # For its lock; it keeps no record here, since starting over costs less than a second pass.
+    # Opened only for its lock. Nothing is recorded, since starting over costs less than a second pass.
     journal = Journal(lengths)
     try:
         done: list[Measured] = []
@@ -127,15 +127,15 @@ def build_tokens(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> TokenStore:
-    """Write the store of a data set, whose lengths are in `table`, or open the one that is there if it is of the same
+    """Write the token store of a data set whose lengths are in `table`, or open the existing store if it is of the same
     data and tokenizer.
 
-    `progress` is told how many rows of how many are done.
+    `progress` is called with the number of rows done and the number of all rows.
 
     Raises:
-        MismatchError: A row is not as long as the table says.
-        DataError: A row is not what it should be.
-        OptionError: The output cannot be written, or is something else than a token store.
+        MismatchError: A row is not as long as the table says, or the table has another number of rows.
+        DataError: A row is invalid.
+        OptionError: The output cannot be written, or it exists and is not a token store.
     """
     data = open_source(source) if isinstance(source, str | os.PathLike) else source
     output = Path(output)
@@ -159,7 +159,7 @@ def build_tokens(
 
 
 def _encode(encoder: BlockEncoder, columns: ColumnStream, workers: int | None) -> Iterator[Measured]:
-    """Tokenise all blocks into the columns of a new store, and give them back measured, in their order."""
+    """Tokenise all blocks into the columns of a new store, and yield them measured, in order."""
     source = encoder.source
     with closing(ordered_map(encoder, source.blocks(), workers=workers or choose_workers(source))) as blocks:
         for block in blocks:
@@ -170,7 +170,7 @@ def _encode(encoder: BlockEncoder, columns: ColumnStream, workers: int | None) -
 
 
 def _check_lengths(table: LengthCache, row: int, lengths: NDArray[np.int32], source: Source) -> None:
-    """Compare the rows from `row` on with the table."""
+    """Check that the lengths of the rows from `row` on are those of the table."""
     expected = table.lengths[row : row + len(lengths)]
     wrong = np.flatnonzero(lengths[: len(expected)] != expected)
     if len(wrong) or len(expected) < len(lengths):
@@ -182,12 +182,15 @@ def _check_lengths(table: LengthCache, row: int, lengths: NDArray[np.int32], sou
 
 
 def _dtype(tokenizer: Tokenizer, layout: Layout) -> str:
-    """16 bits where the vocabulary allows. Rows of tokens may hold any number."""
+    """Return the type of the tokens: 16 bits if the vocabulary allows, else 32.
+
+    Rows of tokens may hold any id, and always have 32.
+    """
     return "uint16" if tokenizer.vocab_size <= 1 << 16 and layout.kind != "tokens" else "uint32"
 
 
 def _meta(source: Source, tokenizer: Tokenizer, layout: Layout) -> dict[str, Any]:
-    """What a store says about itself."""
+    """Return the fingerprints and the padding id that a store records."""
     return {
         "dataset_hash": source.fingerprint,
         "tokenizer_hash": identity(tokenizer, layout),
@@ -196,7 +199,7 @@ def _meta(source: Source, tokenizer: Tokenizer, layout: Layout) -> dict[str, Any
 
 
 def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout, rows: int) -> TokenStore | None:
-    """The store at `output`, if it is of the same data and tokenizer."""
+    """Return the store at `output` if it is of the same data and tokenizer, else None."""
     if not _check_store(output):
         return None
     try:
@@ -209,8 +212,8 @@ def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout,
 
 
 def _check_store(output: Path) -> bool:
-    """Whether something is at `output`, which must then be a token store: a mistyped output never costs anyone their
-    data.
+    """Return whether a token store exists at `output`. Anything else there but an empty file is an error, so that a
+    mistyped output never destroys data.
     """
     if not output.exists() or (output.is_file() and not output.stat().st_size):
         return False

@@ -120,7 +120,7 @@ def _when(game: dict[str, Any]) -> str:
 
 
 def _ask(config: GymConfig) -> dict[str, Any]:
-    """Whether a server answers, for `info`."""
+    """Return whether a server answers, with its protocol or else the error."""
     found: dict[str, Any] = {
         "host": config.host,
         "port": config.port,

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 MOST_LANES = 16
-"""Lanes that have a row of their own in the table."""
+"""Upper limit of the lanes that have a row of their own in the table; the others share one."""
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def run(ctx: click.Context, **options: Any) -> None:
                 buffer.add(sample)
                 if count == options["max_samples"]:
                     break
-    except BaseException:  # Ctrl-C too: whatever it is, what was played is not lost
+    except BaseException:  # also Ctrl-C: write what was played so far
         if options["output"] is not None and buffer.size:
             buffer.save(options["output"])
             click.echo(f"wrote the {buffer.size} samples so far to {options['output']}", err=True)

@@ -1,4 +1,4 @@
-"""`brim plan verify`: does this plan belong to these lengths and options?"""
+"""`brim plan verify`: check that a plan belongs to lengths and options."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`brim train distill`: a model that learns in context, from the histories of an algorithm that learns."""
+"""`brim train distill`: a model that learns in context, trained on the histories of a learning algorithm."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ def distill(
 
 
 def _config(configs: tuple[str, ...], output: str, options: dict[str, Any]) -> "DistillConfig":
-    """Read the options from the files and the command line. A resumed run has its own where no files are given."""
+    """Read the options from the files and the command line. If no files are given, a resumed run uses its own."""
     from brim.train.distill.run import config_of
     from brim.train.distill.yaml_files import load_config
 

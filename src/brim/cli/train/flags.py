@@ -11,7 +11,7 @@ from brim.cli.options import Decorator, attention_option, flags, names_callback
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options under titles. What no group names is under "Other"."""
+    """A command whose help lists its options under titles. Options in no group are under "Other"."""
 
     def __init__(self, *args: Any, groups: Mapping[str, Sequence[str]], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -44,7 +44,7 @@ tokenizer_flag = click.option(
 
 
 def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
-    """Flags of the optimizer. The schedule's default depends on the command."""
+    """Return the flags of the optimizer. The default of the schedule depends on the command."""
     return flags(
         click.option("--max-steps", type=int, help="Stop after this many optimizer steps."),
         click.option(
@@ -106,7 +106,7 @@ lora_flags = flags(
 
 
 def checkpoint_flags(save_every: int, save_help: str) -> Decorator:
-    """Flags of checkpoints and records. How often to save depends on the command."""
+    """Return the flags of checkpoints and records. The default of --save-every depends on the command."""
     return flags(
         click.option("--save-every", type=int, default=save_every, show_default=True, help=save_help),
         click.option("--keep", type=int, default=2, show_default=True, help="Number of checkpoints to keep."),

@@ -34,7 +34,7 @@ GYM = {
     "lanes": "lanes",
     "max_episode_steps": "max_steps",
 }
-"""Names of our flags, and what the gym's options are called."""
+"""Names of flags, and of the options of `GymConfig` that they set."""
 
 PLAYING = (
     "rounds",
@@ -55,17 +55,17 @@ EPISODE_STEPS = 64
 """Default limit of the actions in an episode: enough for hints to solve easy puzzles."""
 
 ONLINE = {"online", "difficulty_min", "difficulty_max", *GYM, *PLAYING}
-"""Names of the flags that only a run that plays takes."""
+"""Names of the flags that have an effect only in a run that plays."""
 
 SFT_ONLY: dict[str, Any] = {"batchplan": None, "epochs": None, "eval_data": None, "eval_split": 0.0, "eval_every": None}
-"""Options of plain fine-tuning that a run that plays does not have."""
+"""Options of plain fine-tuning that a run that plays does not have, and their defaults."""
 
 SAVE_EVERY = 100
 SCHEDULE = "constant"
 
 
 def online_options(*, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the flags of playing to a command. They have no defaults here: what was not given is left to the run."""
+    """Add the flags of playing to a command. They have no defaults here: the options of the run have them."""
 
     def option(*names: str, **about: Any) -> Any:
         return click.option(*names, hidden=hidden, **about)
@@ -172,7 +172,7 @@ def online(ctx: click.Context, **options: Any) -> None:
 
 
 def online_config(values: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
-    """Make the options of a new run. `values` are those of training."""
+    """Make the options of a new run that plays. `values` are the options of training."""
     from brim.envs.puzzle.config import GymConfig
     from brim.train.online.config import OnlineConfig
 
@@ -187,7 +187,7 @@ def online_config(values: dict[str, Any], options: dict[str, Any], given: set[st
 
 
 def resumed_config(before: dict[str, Any], training: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
-    """Make the options of a resumed run: those it began with, and what was given of those that may change."""
+    """Make the options of a resumed run: those it was started with, changed by those that were given and may change."""
     from brim.train.online.config import OnlineConfig
 
     saved = OnlineConfig.from_dict(before)
@@ -198,7 +198,7 @@ def resumed_config(before: dict[str, Any], training: dict[str, Any], options: di
 def _split(
     options: dict[str, Any], given: set[str], ends: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what was given, for the gym and for the rest. A difficulty that was not given stays as in `ends`."""
+    """Return the options that were given, for the gym and for the rest. A difficulty not given is that of `ends`."""
     gym = {theirs: options[ours] for ours, theirs in GYM.items() if ours in given}
     low, high = options["difficulty_min"], options["difficulty_max"]
     if (low, high) != (None, None):
@@ -210,7 +210,7 @@ def _split(
 
 
 def run_online(config: Any, resume: Path | None, *, talk: bool, bar: Any) -> dict[str, Any]:
-    """Train, and return what to show at the end."""
+    """Train, and return the result and the facts to show at the end."""
     from brim.train.online.run import train_online
 
     with playing_progress(quiet=not talk, every=config.log_every) as hooks:

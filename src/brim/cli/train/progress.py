@@ -1,4 +1,4 @@
-"""What the training commands show while they run."""
+"""Progress of the training commands, on stderr: steps, and for runs that play also episodes and rounds."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ def training_progress(*, quiet: bool, every: int) -> Generator[Callable[[Any], N
 
 @contextmanager
 def playing_progress(*, quiet: bool, every: int) -> Generator[Any, None, None]:
-    """Show a line for every round; on a terminal also the current episode or step."""
+    """Show a line for every round; on a terminal also the current episode or step, else a line every `every` steps."""
     from brim.train.online.run import OnlineHooks
 
     console = Console(stderr=True)

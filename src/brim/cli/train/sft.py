@@ -177,7 +177,7 @@ def _tell_what_next(ctx: click.Context, output: str, result: Any) -> None:
 
 
 def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
-    """Make the options of a new run, and say whether it plays."""
+    """Return the options of a new run, and whether it plays."""
     from brim.plan.config import BatchingConfig
     from brim.train.config import SftConfig
 
@@ -201,14 +201,14 @@ def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
     if not plays:
         return SftConfig(**values), False
-    # Nobody knows how many steps there will be, and what was played should not be lost.
+    # The number of steps is not known in advance, and what was played should not be lost.
     defaults = {"schedule": SCHEDULE, "save_every": SAVE_EVERY}
     values |= {name: value for name, value in defaults.items() if name not in given}
     return online_config({**values, "data": options["data"] or ""}, options, given), True
 
 
 def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
-    """Make the options of a resumed run from its checkpoint and what was given, and say whether it plays."""
+    """Return the options of a resumed run, made of its checkpoint and the options given, and whether it plays."""
     from brim.train.checkpoint import load_saved
     from brim.train.config import SftConfig
 
@@ -243,7 +243,7 @@ def _format(options: dict[str, Any]) -> RowFormat:
 
 
 def _new_output() -> str:
-    """The default output, or the first one behind it that holds no run."""
+    """Return the default output or, if it holds a run already, the first of its numbered variants that holds none."""
     number, output = 1, DEFAULT_OUTPUT
     while Path(output, "run.json").exists():
         number += 1

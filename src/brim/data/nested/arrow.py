@@ -1,14 +1,14 @@
-"""Arrow columns as nested values: what a type means, one value at a time, and all structures and lengths at once.
+"""Arrow columns as nested values: the meaning of types, single values, and all structures and lengths at once.
 
     struct                                         a dict
     list<number>, list<fixed_size_list<number, k>> an array, ragged along the list; [n], [n, k] and so on
     fixed_size_list<number, k>                     an array of length k
-    a list of anything else                        a list, whose size is structure
+    a list of anything else                        a list, whose size is part of the structure
     numbers, bool; string, binary                  numbers; text and bytes
-    dictionary                                     what its values are
+    dictionary                                     the same as its values
 
-A null is a key that is left out; inside a list or an array it is an error. Decimals, times, maps and views are refused
-by name. Nothing here knows of files: a place is what the caller says it is.
+A null means that a key is absent; inside a list or an array it is an error. Decimals, times, maps and views are refused
+with an error that names the type. This module reads no files: the caller supplies the location of a row for errors.
 """
 
 from abc import ABC, abstractmethod
@@ -24,12 +24,12 @@ from brim.core.extras import need
 from brim.data.nested.structure import PINNED, Node
 
 Place = Callable[[int], str]
-"""Where a row is, for an error."""
+"""Returns the location of a row for an error message."""
 
 
 class Profile:
-    """The structures of a column: row i has `nodes[kinds[i]]`, and the j-th row of a kind has arrays of the lengths
-    `lengths[kind][j]`.
+    """The structures of a column: row i has the structure `nodes[kinds[i]]`, and the j-th row of a kind has arrays of
+    the lengths `lengths[kind][j]`.
     """
 
     def __init__(self, kinds: NDArray[np.int64], nodes: Sequence[Node], lengths: Sequence[NDArray[np.int64]]) -> None:
@@ -51,18 +51,19 @@ class Column(ABC):
 
     @abstractmethod
     def value(self, row: int) -> Any:
-        """In memory of its own. Only for a row that is present."""
+        """Return the value of a row, which must be present, in memory of its own."""
 
     @abstractmethod
     def profile(self) -> Profile:
-        """What it says of rows that are missing means nothing."""
+        """Return the structures of all rows. Those of missing rows have no meaning."""
 
 
 def column_of(array: Any, path: str, place: Place) -> Column:
-    """
+    """Return the column of an Arrow array, by its type. `path` is the key of the column, and `place` locates its rows.
+
     Raises:
-        DataError: The type has no meaning here, or a null is where none can be. The message names the column, and the
-            row of the null.
+        DataError: The type is not supported, or there is a null inside a list or an array. The message names the
+            column, and the row of the null.
     """
     types = need("pyarrow", extra="hf", user="brim.data.nested.arrow").types
     kind = array.type
@@ -96,7 +97,7 @@ def column_of(array: Any, path: str, place: Place) -> Column:
 
 
 class StructColumn(Column):
-    """Dicts. Also the rows of a whole table, which are dicts that are never missing."""
+    """A column of dicts. Also the rows of a whole table, which are dicts that are never missing."""
 
     def __init__(self, array: Any, path: str, place: Place) -> None:
         self.present = _present(array)
@@ -128,7 +129,7 @@ class StructColumn(Column):
 
 
 class ListColumn(Column):
-    """Lists of dicts, of lists, of text: everything but numbers."""
+    """A column of lists of dicts, lists, text: everything but numbers."""
 
     def __init__(self, parts: "_Parts", path: str, place: Place) -> None:
         self.present, self._begin, self._end = parts.present, parts.begin, parts.end
@@ -162,7 +163,7 @@ class ListColumn(Column):
 
 
 class ArrayColumn(Column):
-    """Arrays whose first axis is ragged."""
+    """A column of arrays whose first axis is ragged."""
 
     def __init__(self, array: Any, path: str, place: Place) -> None:
         parts = _Parts.of(array)
@@ -179,7 +180,7 @@ class ArrayColumn(Column):
 
 
 class FixedArrayColumn(Column):
-    """Arrays that are all equally long."""
+    """A column of arrays that are all equally long."""
 
     def __init__(self, array: Any, path: str, place: Place) -> None:
         self.present = _present(array)
@@ -207,7 +208,7 @@ class NumberColumn(Column):
 
 
 class PinnedColumn(NumberColumn):
-    """Numbers that are part of the structure."""
+    """A column of numbers that are part of the structure (`PINNED`)."""
 
     def value(self, row: int) -> Any:
         return self._data[row].item()
@@ -219,7 +220,7 @@ class PinnedColumn(NumberColumn):
 
 
 class TextColumn(Column):
-    """Text, bytes, or nothing at all."""
+    """A column of text, of bytes, or of nothing but nulls."""
 
     def __init__(self, array: Any, node: Node) -> None:
         self.present, self._array, self._node = _present(array), array, node
@@ -256,7 +257,7 @@ class _Parts(NamedTuple):
 def _combined(
     count: int, columns: Sequence[tuple[Profile, NDArray[np.int64]]], node: Callable[[Sequence[Node | None]], Node]
 ) -> Profile:
-    """Put columns side by side. Row i takes row `picks[i]` of each profile, or nothing of it where that is -1."""
+    """Combine columns side by side. Row i takes row `picks[i]` of each profile, or nothing of it if that is -1."""
     matrix = np.zeros((count, len(columns)), np.int64)
     for number, (profile, picks) in enumerate(columns):
         matrix[:, number] = np.where(picks < 0, -1, profile.kinds[picks] if len(profile.kinds) else -1)
@@ -284,7 +285,7 @@ def _alike(node: Node, lengths: NDArray[np.int64]) -> Profile:
 
 
 def _is_numbers(kind: Any) -> bool:
-    """Whether it is a number, or a block of them of a fixed shape."""
+    """Return whether a type is a number, or a block of numbers of a fixed shape."""
     types = need("pyarrow", extra="hf", user="brim.data.nested.arrow").types
     while types.is_fixed_size_list(kind):
         kind = kind.value_type
@@ -292,7 +293,7 @@ def _is_numbers(kind: Any) -> bool:
 
 
 def _numbers(array: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Numbers or blocks of them as one array, and which of the rows have no null in them."""
+    """Return numbers, or blocks of them, as one array, and which of the rows have no null in them."""
     if not hasattr(array.type, "list_size"):
         present = _present(array)
         filled = array if array.null_count == 0 else array.fill_null(False if str(array.type) == "bool" else 0)
@@ -303,7 +304,7 @@ def _numbers(array: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
 
 
 def _items(array: Any) -> Any:
-    """The items of lists of one size, also of those that are null."""
+    """Return the items of lists of one size, including those of null lists."""
     size = array.type.list_size
     return array.values.slice(array.offset * size, len(array) * size)
 

@@ -1,4 +1,4 @@
-"""Nested samples as flat columns: the layout `brim.nested/1`, which files of HDF5 and of NPZ share.
+"""Nested samples as flat columns: the layout `brim.nested/1` of both HDF5 and NPZ files.
 
     structure             [samples] int32      which structure a sample has
     row                   [samples] int64      its number among the samples of that structure
@@ -8,8 +8,9 @@
     structures/K/L        its leaf L: the arrays of all samples end to end; numbers in a column; text and bytes as uint8
     structures/K/L.ends   int64                where the arrays, texts or bytes of each sample end; numbers need none
 
-Nothing here knows files: columns are what can be sliced, arrays or data sets of HDF5. Leaves go by number, because a
-key may be a word that a file format cannot have as a name. An array whose rows are empty has ends and no data.
+This module reads and writes no files: a column is anything that can be sliced, an array or an HDF5 data set. Leaves are
+numbered, because a key may be a word that a file format does not allow as a name. An array whose rows are empty has
+ends and no data.
 """
 
 import json
@@ -30,15 +31,15 @@ from brim.data.nested.structure import Node, Structure, outline, sample_id
 
 FORMAT = "brim.nested/1"
 PER_PART = 100
-"""Bytes that a part of a column takes in memory beside its data."""
+"""Bytes that a part of a column takes in memory besides its data."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class FlatBuffer:
-    """Samples on their way into columns.
+    """A buffer that converts samples to columns.
 
-    `take` hands over what came since it was last called, so that a writer can stream.
+    `take` returns what was added since its last call, so that a writer can stream.
     """
 
     def __init__(self) -> None:
@@ -49,10 +50,10 @@ class FlatBuffer:
         self._parts: dict[str, list[Any]] = {}
 
     def add(self, sample: Mapping[str, Any], number: int) -> None:
-        """Add a copy of a sample, the `number`-th that its writer sees: its id, if it has none of its own.
+        """Add a copy of a sample, the `number`-th of its writer. The number is its id if it has none of its own.
 
         Raises:
-            DataError: It cannot be batched.
+            DataError: The sample cannot be batched.
         """
         try:
             parts, id = outline(sample), sample_id(sample, number)
@@ -78,7 +79,7 @@ class FlatBuffer:
                 self._append(name, array)
 
     def take(self) -> Arrays:
-        """What the columns of the samples grow by; but for the ids, whose type is settled by the last of them."""
+        """Return what was added to the columns since the last call, without the ids, whose type depends on them all."""
         parts, self._parts, self.nbytes = self._parts, {}, 0
         return {
             name: np.array(found, found[0].dtype) if found[0].ndim == 0 else np.concatenate(found)
@@ -86,7 +87,8 @@ class FlatBuffer:
         }
 
     def id_columns(self) -> Arrays:
-        """
+        """Return the columns of the ids of all samples.
+
         Raises:
             DataError: There are no samples, or an id comes twice.
         """
@@ -109,7 +111,7 @@ class FlatBuffer:
 
 
 class _Kind:
-    """What a buffer knows of a structure."""
+    """The state of a buffer for one structure: its leaves, the number of its samples, and where each leaf ends."""
 
     def __init__(self, structure: Structure) -> None:
         self.nodes, self.tree = leaf_nodes(structure), structure.to_json()
@@ -118,15 +120,17 @@ class _Kind:
 
 
 class FlatSamples:
-    """Samples in columns that exist.
+    """Samples that are stored in columns.
 
-    What is 8 bytes for a sample is held in memory; arrays and text are sliced when they are asked for.
+    Columns of a few bytes per sample (structures, digests, ids, numbers, ends) are held in memory; arrays and text are
+    sliced when they are accessed.
     """
 
     def __init__(self, columns: Mapping[str, Any], where: str) -> None:
-        """
+        """Read the columns of structures, digests and ids. `where` names the file in errors.
+
         Raises:
-            DamagedError: The columns do not fit together. `where` names the file.
+            DamagedError: The columns do not fit together.
         """
         self._columns, self._where = columns, where
         self.kinds: NDArray[np.int64] = self._column("structure", 1).astype(np.int64)
@@ -150,17 +154,17 @@ class FlatSamples:
         return len(self.kinds)
 
     def sample(self, row: int) -> dict[str, Any]:
-        """The sample without its id, in memory of its own."""
+        """Return a sample without its id, in memory of its own."""
         kind = self.kind(int(self.kinds[row]))
         return kind.structure.assemble(kind.leaves(int(self._rows[row])))
 
     def tally(self, tally: "Tally") -> None:
-        """Count the lengths of all samples; no array is read."""
+        """Add the lengths of all samples to a tally. No array is read."""
         kinds = [self.kind(number) for number in range(len(self._kinds))]
         tally.add([kind.structure for kind in kinds], self.kinds, [kind.lengths for kind in kinds])
 
     def kind(self, number: int) -> "FlatKind":
-        """All samples of one structure."""
+        """Return all samples of one structure."""
         if (kind := self._kinds[number]) is None:
             kind = self._kinds[number] = self._open_kind(number)
         return kind
@@ -206,7 +210,7 @@ class FlatSamples:
 class _Leaf(NamedTuple):
     node: Node
     data: Any
-    """What can be sliced; None where rows are empty."""
+    """The column, which can be sliced; None if rows are empty."""
     ends: NDArray[np.int64] | None
 
 
@@ -221,7 +225,7 @@ class FlatKind:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Of the arrays, with a row for each sample."""
+        """The lengths of the arrays, [samples, arrays]."""
         columns = [
             np.diff(leaf.ends, prepend=0) for leaf in self._found if leaf.node[0] == "array" and leaf.ends is not None
         ]
@@ -241,7 +245,7 @@ class FlatKind:
 
 
 class Tally:
-    """The structures and lengths of samples that are counted part by part, in their order."""
+    """Collects the structures and lengths of samples part by part, in their order."""
 
     def __init__(self) -> None:
         self._codes: dict[Structure, int] = {}
@@ -251,7 +255,7 @@ class Tally:
     def add(
         self, structures: Sequence[Structure], kinds: NDArray[np.integer[Any]], lengths: Sequence[NDArray[Any]]
     ) -> None:
-        """As `structure_table` takes them, of the samples of one part."""
+        """Add the samples of one part, described as for `structure_table`."""
         codes = np.zeros(len(structures), np.int64)
         for number, (structure, rows) in enumerate(zip(structures, lengths, strict=True)):
             codes[number] = code = self._codes.setdefault(structure, len(self._codes))
@@ -267,12 +271,12 @@ class Tally:
 
 
 def samples_fingerprint(digests: NDArray[np.uint8]) -> str:
-    """The fingerprint of samples with these digests, in their order, whatever files hold them."""
+    """Return the fingerprint of samples with these digests, in their order. It does not depend on their files."""
     return fingerprint(nested=digests)
 
 
 def leaf_nodes(structure: Structure) -> list[Node]:
-    """What each of the leaves is, in their order."""
+    """Return the nodes of the leaves, in the order of `structure.leaves`."""
     found: list[Node] = []
     stack = [structure.tree]
     while stack:
@@ -291,14 +295,14 @@ def _is_hollow(node: Node) -> bool:
 
 
 def _stored(leaf: Any, node: Node) -> NDArray[Any]:
-    """A copy, because the caller may fill the same memory with the next sample."""
+    """Return a leaf as an array. Arrays are copied: the caller may fill the same memory with the next sample."""
     if node[0] in ("text", "bytes"):
         return np.frombuffer(leaf.encode() if node[0] == "text" else leaf, np.uint8)
     return np.array(leaf, dtype=np.dtype(node[1]), order="C")
 
 
 def _digest(id: str, tree: str, leaves: Sequence[NDArray[Any]]) -> bytes:
-    """The sizes come before the bytes, so no two samples are the same string of bytes."""
+    """Return the digest of a sample. Sizes are hashed before the data, so no two samples hash the same bytes."""
     sizes = [len(leaf) if leaf.ndim else -1 for leaf in leaves]
     hash = new_hash()
     hash.update(json.dumps([id, tree, sizes]).encode() + b"\n")
@@ -308,7 +312,7 @@ def _digest(id: str, tree: str, leaves: Sequence[NDArray[Any]]) -> bytes:
 
 
 def _ranks(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of the earlier rows are of the same kind."""
+    """Return for each row the number of earlier rows of the same kind."""
     order = np.argsort(kinds, kind="stable")
     first = np.searchsorted(kinds[order], kinds[order])
     ranks = np.empty(len(kinds), np.int64)

@@ -1,5 +1,5 @@
-"""Files that several processes read, each through its own handles: is it still the same file, and what of it is kept in
-memory.
+"""Files that several processes read, each with handles of its own: detecting that a file was replaced, and a cache of
+decoded data.
 """
 
 import os
@@ -11,16 +11,16 @@ from brim.core.errors import DataError, MismatchError
 from brim.core.fingerprint import new_hash
 
 CACHE_BYTES = 256 << 20
-"""Decoded data that a process keeps for the next samples, where a sample cannot be read by itself."""
+"""Upper limit of the decoded data that a process caches, in bytes, for formats whose samples cannot be read singly."""
 
 SPOTS, SPOT_BYTES = 256, 16 << 10
 
 Stamp = tuple[int, int, int]
-"""The inode, the size and the time of the last change of a file: what tells it from one that took its place."""
+"""The inode, the size and the modification time of a file, which tell it from a file that replaced it."""
 
 
 def stamp(descriptor: int) -> Stamp:
-    """Of a file that is open."""
+    """Return the stamp of an open file."""
     found = os.fstat(descriptor)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -36,10 +36,10 @@ def gone(path: Path) -> DataError:
 
 
 def spot_digest(path: Path, expected: Stamp) -> str:
-    """A digest of a file that reads at most 4 MB of it: all of a small file; of a larger one its size and 256 places,
-    evenly spaced.
+    """Return a digest of a file of which at most 4 MB are read: all of a small file; of a larger one its size and 256
+    evenly spaced pieces.
 
-    Other data of the same size gives another digest. A few bytes that were changed in a large file may not.
+    Other data of the same size gives another digest. A few changed bytes in a large file may not.
 
     Raises:
         MismatchError: The file has another stamp than the one expected.
@@ -63,19 +63,19 @@ def spot_digest(path: Path, expected: Stamp) -> str:
 
 
 class Recent:
-    """The values that were used last, up to so many bytes; always at least one."""
+    """A least-recently-used cache of up to `limit` bytes. It always keeps at least one value."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
         self._values: dict[Any, tuple[Any, int]] = {}
 
     def get(self, key: Any, load: Callable[[], tuple[Any, int]]) -> Any:
-        """The value of a key; `load` gives it with its size in bytes."""
+        """Return the value of a key. If it is not cached, `load` returns it with its size in bytes."""
         entry = self._values.pop(key, None) or load()
         self._values[key] = entry
         total = 0
         for number, older in enumerate(reversed(list(self._values))):
-            total += self._values.get(older, (None, 0))[1]  # another thread may have taken it out
+            total += self._values.get(older, (None, 0))[1]  # another thread may have evicted it
             if number and total > self._limit:
                 self._values.pop(older, None)
         return entry[0]

@@ -1,13 +1,12 @@
-"""Nested samples in HDF5: the layout that is written here, and the one that people have.
+"""Nested samples in HDF5, in two layouts: flat columns, which are also written, and groups, which are only read.
 
-*Ours*, `brim.nested/1`, is the flat columns of `brim.data.nested.columns` as data sets of the same names: a sample
-costs one slice for each of its arrays, however many samples there are. Data sets carry Fletcher-32 checksums and
-metadata those of HDF5 1.10, so a flipped byte is an error when it is read, which names the sample. There are no
-variable-length types, which are slow, and no checksum covers.
+*Flat columns*, `brim.nested/1`: the columns of `brim.data.nested.columns` as data sets of the same names. Reading a
+sample takes one slice for each of its arrays, however many samples there are. Data sets have Fletcher-32 checksums and
+metadata those of HDF5 1.10, so reading a flipped byte is an error, which names the sample. There are no variable-length
+types, which are slow and which no checksum covers.
 
-*Groups*: every group below a root is a sample, and called by its name, in natural order (ep2 before ep10);
-`hdf5_groups` says what is in it. An "id" in a sample, text or an integer, names it instead of the group's name; either
-way the id is text.
+*Groups*: every group below a root is a sample, in natural order of their names (ep2 before ep10); `hdf5_groups` defines
+its contents. The id of a sample is its "id", text or an integer, or else the name of its group; either way it is text.
 """
 
 import os
@@ -34,19 +33,20 @@ from brim.data.nested.source import NestedSource
 from brim.data.nested.structure import ID, ListPath, with_lists
 
 CHUNK_BYTES, SMALLEST_CHUNK = 64 << 10, 4 << 10
-"""What is read and checked at once."""
+"""Upper and lower limit of the bytes of a chunk, which is read and checked as a whole. It has at least one row."""
 BUFFER_BYTES = 32 << 20
-"""Samples that a writer holds."""
+"""Bytes of samples that a writer buffers before it appends them to the file."""
 OPEN_CACHE = 1 << 20
-"""Bytes of chunks that HDF5 keeps for each data set; the default differs between its versions."""
+"""Bytes of the chunk cache of HDF5 for each data set. The default differs between its versions."""
 END_OF_FILE = 28
-"""Where the superblock of HDF5 1.10 says how long the file is; what was reserved beyond that is cut off."""
+"""Byte offset of the length of the file in the superblock of HDF5 1.10. Space reserved beyond that is truncated."""
 
 
 def open_hdf5(path: Path, *, root: str | None = None) -> "FlatHdf5Source | GroupsHdf5Source":
-    """
+    """Open an HDF5 file in either layout. `root` is the group that holds the samples, in a file of groups.
+
     Raises:
-        DataError: It is not HDF5, or of a layout that is not known.
+        DataError: The file is not HDF5, or its layout is unknown.
         DamagedError: It is truncated, altered or of another version.
     """
     with closing(_open(path)) as file, _reading(f"{path}"):
@@ -64,7 +64,7 @@ def open_hdf5(path: Path, *, root: str | None = None) -> "FlatHdf5Source | Group
 def write_hdf5(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write a file of `brim.nested/1`, whole or not at all.
 
-    At most 32 MB of samples are held at a time, and an id for each.
+    Samples are appended whenever more than 32 MB of them are buffered; the ids of all samples are held in memory.
     """
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5")
     buffer = FlatBuffer()
@@ -132,8 +132,8 @@ class FlatHdf5Source(NestedSource):
 class GroupsHdf5Source(NestedSource):
     """A file in which every group below `root` is a sample.
 
-    The fingerprint covers `root` and the file's bytes, if it is larger than 4 MB at 256 places only: other samples of
-    the same size give another one, a few values that were changed in place may not.
+    The fingerprint covers `root` and the bytes of the file; of a file larger than 4 MB, only 256 pieces. Other samples
+    of the same size give another one; a few values that were changed in place may not.
     """
 
     pickled = ("path", "root", "_stamp", "_lists")
@@ -167,7 +167,7 @@ class GroupsHdf5Source(NestedSource):
             raise error if str(error).startswith(str(self.path)) else DataError(f"{self.path}: {error}") from None
 
     def shapes(self, row: int) -> dict[str, Any]:
-        """A sample with stand-ins for its arrays, of which nothing is read."""
+        """Return a sample with stand-ins for its arrays, whose data is not read."""
         return self._walk(row, shape_of)
 
     def _read(self, row: int) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class GroupsHdf5Source(NestedSource):
         return here
 
     def _samples(self, file: Any) -> tuple[Any, list[str]]:
-        """The root, and the names of the samples below it."""
+        """Return the root, and the names of the samples below it."""
         h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5")
         with _reading(f"{self.path}"):
             group = file.get(self.root)
@@ -235,9 +235,7 @@ class _Shapes:
 
 
 class _DataSets(Mapping[str, Any]):
-    """The data sets of a file by name, each opened once: a data set that is opened again has lost its cache of
-    chunks.
-    """
+    """The data sets of a file by name, each opened once: opening a data set again would lose its chunk cache."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -259,7 +257,7 @@ class _DataSets(Mapping[str, Any]):
 
 
 def _append(file: Any, columns: Mapping[str, NDArray[Any]], descriptor: int) -> None:
-    with interrupts_held():  # inside h5py it is mostly lost, in the callbacks that clean up after its objects
+    with interrupts_held():  # h5py mostly loses an interrupt, in the callbacks that free its objects
         _reserve(descriptor, file.id.get_filesize(), columns)
         for name, column in columns.items():
             if name not in file:
@@ -275,7 +273,7 @@ def _append(file: Any, columns: Mapping[str, NDArray[Any]], descriptor: int) -> 
 
 
 def _reserve(descriptor: int, size: int, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Take the space before HDF5 does: after a write that failed it crashes the process, at the latest when that
+    """Allocate the disk space before HDF5 does: after a failed write, HDF5 crashes the process, at the latest when it
     exits.
     """
     if hasattr(os, "posix_fallocate"):  # macOS has none
@@ -297,7 +295,7 @@ def _open(path: Path) -> Any:
 
 @contextmanager
 def _reading(where: str) -> Generator[None, None, None]:
-    """What h5py raises for bytes that make no sense depends on the bytes."""
+    """Turn errors of h5py into `DamagedError`. Which error it raises for damaged bytes depends on the bytes."""
     try:
         yield
     except BrimError:

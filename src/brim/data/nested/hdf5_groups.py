@@ -1,13 +1,12 @@
-"""A group of HDF5 as a nested value.
+"""HDF5 groups as nested values.
 
-Groups are dicts; groups whose members are named exactly 0 .. n - 1 are lists; data sets are arrays, or with no axes
-numbers and text. Attributes of a group are more keys of its dict, attributes of a list have no place and are refused,
-attributes of data sets and of the root are not read.
+Groups are dicts; groups whose members are named exactly 0 .. n - 1 are lists; data sets are arrays, or numbers and text
+if they have no axes. Attributes of a group are further keys of its dict, attributes of a list are refused, attributes
+of data sets and of the root are not read.
 
-The one thing to get wrong: a group with nothing in it is a list of no items or a dict of no keys, and does not say
-which. The file does: if any of its samples has a list at that place (whatever the place in the lists around it), it is
-an empty list, otherwise an empty dict. The whole file is looked through for that (`lists_in`), so the order in which
-samples are read does not matter; names are read, and no data.
+The pitfall: an empty group can be an empty list or an empty dict, and does not say which. It is a list if any sample of
+the file has a list at the same path (at any index of the lists around it), otherwise a dict. The whole file is scanned
+for that (`lists_in`), so the order in which samples are read does not matter. Only names are scanned, no data.
 """
 
 from collections.abc import Iterator
@@ -21,14 +20,14 @@ from brim.core.extras import need
 from brim.data.nested.structure import ID, PINNED, ListPath, is_numbered
 
 DEEPEST = 50
-"""Groups in groups; deeper means that a link leads back up."""
+"""Upper limit of the depth of groups in groups. If it is exceeded, a link leads back up."""
 
 
 def sample_names(group: Any, root: str) -> list[str]:
-    """The names of the samples below a root, in natural order.
+    """Return the names of the samples below a root, in natural order.
 
     Raises:
-        DataError: Something there is not a group.
+        DataError: A member of the root is not a group.
     """
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5_groups")
     names = {name: f"/{_joined(root.strip('/'), name)}" for name in group}
@@ -42,7 +41,7 @@ def sample_names(group: Any, root: str) -> list[str]:
 
 
 def members(group: Any, path: str, leaf: Any) -> dict[str, Any]:
-    """The contents of a group as a dict; `leaf` makes something of a data set."""
+    """Return the contents of a group as a dict. `leaf` converts a data set at a path."""
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5_groups")
     if path.count("/") >= DEEPEST:
         raise DataError(f"{path[:60]}.. has groups in groups without end; does a link lead back up?")
@@ -61,9 +60,9 @@ def members(group: Any, path: str, leaf: Any) -> dict[str, Any]:
 
 
 def lists_in(group: Any, path: ListPath) -> Iterator[ListPath]:
-    """Where in a sample there are lists that are not empty.
+    """Yield the paths of the lists in a sample that are not empty.
 
-    A link that leads nowhere is for the reader of its own sample to report.
+    Broken links are skipped here; reading the sample that has them reports them.
     """
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5_groups")
     if len(path) > DEEPEST:
@@ -103,7 +102,7 @@ def shape_of(dataset: Any, path: str) -> Any:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Numbers in the byte order of this machine, or text."""
+    """Return numbers in native byte order, or text and bytes as they are. Anything else is an error."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes):
@@ -116,14 +115,14 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def _joined(path: str, name: str | bytes) -> str:
-    """The path of a name in a group. h5py gives names as bytes where they are not UTF-8."""
+    """Return the path of a name in a group. A name that is not UTF-8, which h5py returns as bytes, is an error."""
     if isinstance(name, bytes):
         raise DataError(f"{path or 'it'} has the name {name!r} in it, which is not UTF-8; rename it")
     return f"{path}/{name}" if path else name
 
 
 def _follow(group: Any, name: str, path: str, **what: Any) -> Any:
-    """A member of a group, or what `get` of h5py says of it."""
+    """Return a member of a group or, with options, the result of h5py's `Group.get`. A broken link is an error."""
     h5py = need("h5py", extra="hdf5", user="brim.data.nested.hdf5_groups")
     try:
         return group.get(name, **what) if what else group[name]

@@ -1,8 +1,8 @@
 """The length table of nested samples: a group for each structure, a column for each ragged axis.
 
-From here on nothing but the planner's arithmetic of several axes knows that samples are nested. Axes have names, the
-paths of their arrays, which tell what a batch of mixed structures would have to pad, and which steps cost more than
-others.
+Downstream, only the planner's arithmetic of several axes depends on samples being nested. Axes are named by the paths
+of their arrays. The names tell which axes a batch of mixed structures would have to pad, and name the axes whose steps
+cost more than others (`charge_axes`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +19,17 @@ from brim.data.lengths import LengthCache
 from brim.data.nested.structure import Structure, outline, sample_id
 
 ROOT = "/"
-"""The name of the axis of arrays at the top of a sample, where they share one. No key has a slash in it."""
+"""The name of the axis of arrays at the top of a sample, if they share one. No key has a slash in it."""
 
 
 def measure_structures(
     dataset: Any, *, read: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> LengthCache:
-    """The lengths of a data set of nested samples: a group for each structure, a length for each ragged axis.
+    """Return the length table of nested samples, with a group for each structure and a length for each ragged axis.
 
-    A data set may know them (`table`). Else its list of `samples` is gone through, if it has one with an entry for
-    each, or with `read` in any case itself. Arrays of one dict that are equally long in all samples run along one axis,
-    and count once.
+    The `table` of the data set is returned if it has one. Otherwise its list `samples` is measured, if it has one with
+    an entry for each sample, or else the data set itself; with `read`, always the data set itself. Arrays of one dict
+    that are equally long in all samples share an axis, which counts once.
 
     Raises:
         DataError: A sample cannot be batched; the message names it.
@@ -61,7 +61,7 @@ def measure_structures(
 
 
 def listed_samples(dataset: Any) -> Any:
-    """The list that some data sets keep of their samples, without reading them; the data set itself if there is
+    """Return the list that some data sets keep of their samples, without reading them; the data set itself if there is
     none.
     """
     samples = getattr(dataset, "samples", None)
@@ -78,13 +78,13 @@ def structure_table(
     ids: Ids | None = None,
     dataset_hash: str = "",
 ) -> LengthCache:
-    """Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths
-    `lengths[k][j]`.
+    """Make the length table of samples whose structures and lengths are known.
 
-    The table does not depend on the order of `structures`.
+    Sample i has the structure `structures[kinds[i]]`; the j-th sample of a structure k has arrays of the lengths
+    `lengths[k][j]`. The table does not depend on the order of `structures`.
 
     Raises:
-        DataError: An id comes twice, or a sample is longer than a length can be.
+        DataError: An id comes twice, or a sample is longer than `LONGEST`.
     """
     ids = ids or Ids.rows(len(kinds))
     ids.refuse_duplicate("sample {}".format)
@@ -119,9 +119,9 @@ def structure_table(
 
 
 def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict[str, list[int]]:
-    """The ragged axes of a structure, by name: which of its arrays run along each. `lengths` has a row for each sample.
+    """Return the ragged axes of a structure: for each name, the indices of the arrays along that axis.
 
-    Arrays run along one axis if they are in the same dict and equally long in every sample.
+    `lengths` is [samples, arrays]. Arrays share an axis if they are in the same dict and equally long in every sample.
     """
     together: dict[str, dict[bytes, list[int]]] = {}
     for array, table in enumerate(structure.tables.values()):
@@ -135,9 +135,9 @@ def shared_axes(structure: Structure, lengths: NDArray[np.integer[Any]]) -> dict
 
 
 def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
-    """How long every sample is along every axis that any of them has; 0 where it has none such.
+    """Return the length of every sample along every axis that any of them has; 0 if a sample does not have the axis.
 
-    What a batch of mixed structures pads.
+    These are the lengths that a batch of mixed structures pads.
     """
     columns: dict[str, NDArray[np.int32]] = {}
     if table.axes is None or table.groups is None or "structures" not in table.source:
@@ -151,14 +151,14 @@ def axes_by_name(table: LengthCache) -> dict[str, NDArray[np.int32]]:
 
 
 def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple: int = 1) -> LengthCache:
-    """The same table with lengths in units of cost: a step along an axis counts as often as `costs` says, or once.
+    """Return the table with lengths in units of cost: the length along an axis times its cost in `costs`, default 1.
 
-    A key is the name of an axis, or a path above it: "stages" is all of them. Lengths are rounded up to
-    `pad_to_multiple` before they are charged, since that is what is padded; plan with 1.
+    A key is the name of an axis, or a path above it: "stages" stands for all axes below it. Lengths are rounded up to
+    `pad_to_multiple` before they are multiplied, since batches are padded to that; then plan with `pad_to_multiple` 1.
 
     Raises:
-        OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the sum is more than a
-            length can be.
+        OptionError: A key is no axis of these samples, a cost is not an integer from 1 on, or the cost of a sample is
+            more than `LONGEST`.
     """
     described = table.source.get("structures")
     if described is None or table.groups is None:
@@ -195,7 +195,7 @@ def charge_axes(table: LengthCache, costs: Mapping[str, int], *, pad_to_multiple
 
 
 def _above(name: str) -> list[str]:
-    """An axis and the paths above it, from the bottom up."""
+    """Return an axis and the paths above it, the longest path first."""
     keys = name.split("/")
     return [name] if name == ROOT else ["/".join(keys[:end]) for end in range(len(keys), 0, -1)]
 

@@ -1,13 +1,12 @@
-"""Nested samples in NPZ: shards of many, as they are written here, and files of one, as people have them.
+"""Nested samples in NPZ: shards of many samples, which are also written, and files of one sample, which are only read.
 
-A file whose member `format` is ours (`brim.nested/1`) holds many samples, in the flat columns of
-`brim.data.nested.columns`. Any other file is one sample, called by its name without the suffix, whose keys are paths:
-"stages/0/states" is in the first of the stages. A directory is all of its files, in natural order (ep2 before ep10).
-Arrays without axes are numbers or text; an "id" in a file of one sample, text or an integer, names it instead of the
-file's name.
+A file whose member `format` is `brim.nested/1` is a shard: it holds many samples, in the flat columns of
+`brim.data.nested.columns`. Any other file is one sample, whose keys are paths: "stages/0/states" is in the first of the
+stages. Arrays without axes are numbers or text. The id of such a sample is its "id", text or an integer, or else the
+name of the file without the suffix. A directory is all of its files, in natural order (ep2 before ep10).
 
-Samples of a shard cannot be read one by one: a shard is read whole, checked against its checksums, and kept while there
-is room. Read in random order, many large shards are slow; HDF5 is made for that. Nothing is ever unpickled.
+Samples of a shard cannot be read one by one: a shard is read as a whole, checked against its checksums, and cached
+while there is room. Reading many large shards in random order is slow; use HDF5 for that. Nothing is ever unpickled.
 """
 
 import re
@@ -37,7 +36,7 @@ LEAF = re.compile(r"structures/\d+/\d+")
 
 
 def write_file(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write one file of `brim.nested/1`, whole or not at all. All samples are in memory until then."""
+    """Write one file of `brim.nested/1`, whole or not at all. All samples are held in memory until then."""
     buffer = FlatBuffer()
     for number, sample in enumerate(samples):
         buffer.add(sample, number)
@@ -48,7 +47,7 @@ def write_file(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
 def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples: int) -> None:
     """Write a directory of shard-00000.npz and so on, whole or not at all.
 
-    A directory is only replaced if it is one of these.
+    An existing directory is replaced only if it holds nothing but such shards.
     """
     numbered = enumerate(samples)
     ids: list[SampleId] = []
@@ -68,16 +67,17 @@ def write_shards(path: Path, samples: Iterable[Mapping[str, Any]], shard_samples
 class NpzSource(NestedSource):
     """Samples of NPZ files.
 
-    The fingerprint covers every id and every value, of files of one sample by the CRC-32 of each array.
+    The fingerprint covers every id and every value; in files of one sample, by the CRC-32 of each array.
     """
 
     pickled = ("path", "_files", "_contents", "_starts", "_is_flat", "_ids", "_fingerprint")
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
-        """
+        """Read the ids and digests of the samples of all files.
+
         Raises:
-            DataError: A file is not NPZ, or holds objects.
-            DamagedError: A file is truncated, altered or of another version.
+            DataError: A file holds objects.
+            DamagedError: A file is not NPZ, or is truncated, altered or of another version.
         """
         self.path, self._files = path, list(files)
         self._contents: list[str] = []
@@ -148,7 +148,7 @@ class _Archive(NpzArchive):
 
     @property
     def contents(self) -> str:
-        """A digest of the name, the checksum and the size of every array. None of them is read for it."""
+        """A digest of the name, the checksum and the size of every array. No array is read for it."""
         hash = new_hash()
         hash.update(canonical_json(self.parts()))
         return hash.hexdigest()
@@ -159,7 +159,7 @@ class _Archive(NpzArchive):
 
 
 class _Heads(Mapping[str, Any]):
-    """The columns of a shard, with stand-ins for the leaves."""
+    """The columns of a shard, with stand-ins for the leaves, whose data is not read."""
 
     def __init__(self, archive: _Archive) -> None:
         self._archive = archive
@@ -200,7 +200,7 @@ def _is_flat(archive: _Archive) -> bool:
 
 
 def _flat_names(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
-    """The digests of the samples of a shard, and their ids."""
+    """Return the digests of the samples of a shard, and their ids."""
     flat = FlatSamples(archive, str(archive.path))
     return flat.digests, flat.ids
 
@@ -213,7 +213,7 @@ def _single_name(archive: _Archive) -> tuple[NDArray[np.uint8], Ids]:
 
 
 def _single(archive: _Archive, get: Any) -> dict[str, Any]:
-    """A file of one sample as a nested dict; `get` gives the array of a name. An id is left out."""
+    """Return a file of one sample as a nested dict, without its id. `get` returns the array of a name."""
     tree: dict[str, Any] = {}
     for name in archive:
         if name == ID:

@@ -1,4 +1,4 @@
-"""Open and write data sets of nested samples: which format a path has or should get."""
+"""Open and write data sets of nested samples, in the format that the path names or that its content has."""
 
 import operator
 import os
@@ -25,13 +25,13 @@ MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet"}
 
 
 def open_nested(path: str | os.PathLike[str], *, root: str | None = None, id_field: str | None = None) -> NestedSource:
-    """Open a data set of nested samples, by its suffix or, where that says nothing, by its content.
+    """Open a data set of nested samples. The format is found by the suffix or, if that is unknown, by the content.
 
-    `root` is the group of an HDF5 file below which every group is a sample; `id_field` the column of Parquet that holds
-    the ids, instead of "id" or, if there is no such column, of row numbers.
+    `root` is the group of an HDF5 file below which every group is a sample. `id_field` is the column of Parquet that
+    holds the ids; the default is "id" or, if there is no such column, row numbers.
 
     Raises:
-        DataError: There is nothing there, or not nested samples.
+        DataError: The path does not exist, or does not hold nested samples.
         DamagedError: A file is truncated, altered or of another version.
         MissingExtraError: The library for this format is not installed.
     """
@@ -60,12 +60,12 @@ def write_nested(
     shard_samples: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write samples, in their order and under their ids: HDF5 for .h5 and .hdf5, one NPZ file for .npz, else a
-    directory of NPZ shards.
+    """Write samples with their ids, in their order: HDF5 for .h5 and .hdf5, one NPZ file for .npz, else a directory of
+    NPZ shards.
 
-    A sample without an id is called by its number. HDF5 is written as a stream; a shard of NPZ is in memory until it is
-    full, after `shard_samples` samples (1,000). What is at `path` stays until everything is written. `progress` is
-    called with the number of samples written and the number of all, which is 0 where it is not known.
+    The id of a sample without one is its number. HDF5 is streamed; a shard of NPZ is held in memory until it is full,
+    after `shard_samples` samples (default 1,000). An earlier output at `path` is replaced when everything is written.
+    `progress` is called with the number of samples written and the number of all, which is 0 if it is not known.
 
     Raises:
         DataError: A sample cannot be batched, an id comes twice, or there are no samples.
@@ -90,7 +90,7 @@ def write_nested(
 
 
 def _check_directory(target: Path, *, named_so: bool) -> None:
-    """A name with a suffix that is not known is more likely a mistake than a directory."""
+    """Refuse a name with an unknown suffix, which is more likely a mistake than the name of a new directory."""
     suffix = target.suffix.lower()
     if suffix in PARQUET_SUFFIXES:
         raise OptionError(

@@ -1,9 +1,9 @@
 """Nested samples in Parquet: a file, or a directory of files in natural order of their names. A row is a sample.
 
-What the columns mean is said by `brim.data.nested.arrow`. Rows cannot be read one by one: a row group is decoded whole,
-and kept while there is room. Large row groups that are read in random order are slow; `write_nested("samples.h5",
-open_nested("samples.parquet"))` makes a file that is not. Parquet itself is not written here: its columns have one type
-for all rows, which nested samples need not have.
+`brim.data.nested.arrow` defines the meaning of the columns. Rows cannot be read one by one: a row group is decoded as a
+whole, and cached while there is room. Reading large row groups in random order is slow; `write_nested("samples.h5",
+open_nested("samples.parquet"))` makes a file for which it is not. Parquet itself is not written here: its columns have
+one type for all rows, which nested samples need not have.
 """
 
 from bisect import bisect_right
@@ -29,8 +29,8 @@ from brim.data.nested.structure import ID, Structure
 class NestedParquetSource(NestedSource):
     """Rows of Parquet files.
 
-    The fingerprint covers the bytes of the files, of one larger than 4 MB at 256 places and its size, and which column
-    names the samples. The same rows under another compression or in other row groups have another.
+    The fingerprint covers the name of the id column and the bytes of the files; of a file larger than 4 MB, its size
+    and 256 pieces. The same rows with another compression or in other row groups have another fingerprint.
     """
 
     pickled = ("path", "_files", "_stamps", "_id_field", "_groups")
@@ -38,7 +38,8 @@ class NestedParquetSource(NestedSource):
     _ids: Ids | None = None
 
     def __init__(self, path: Path, files: Sequence[Path], *, id_field: str | None = None) -> None:
-        """
+        """Open the files and read their metadata.
+
         Raises:
             DataError: A file is not readable as Parquet, has a column twice, or no column `id_field`.
         """
@@ -81,7 +82,7 @@ class NestedParquetSource(NestedSource):
             raise unreadable(self._files[self._groups[number][1]], "Parquet", error) from None
 
     def _load(self, number: int) -> tuple[StructColumn, int]:
-        """A row group, and its size in bytes."""
+        """Return a decoded row group and its size in bytes."""
         _, file, group = self._groups[number]
         table = self._decode(file, group, None)
         names = [name for name in table.column_names if name != self._id_field]
@@ -116,7 +117,7 @@ class NestedParquetSource(NestedSource):
         return table
 
     def _check(self, file: int) -> None:
-        """A file that is written over while it is open has other rows where its row groups were."""
+        """Check that a file was not overwritten since it was opened: its row groups would hold other rows."""
         descriptor: int = self._here[f"handle {file}"].fileno()
         if self._stamps.setdefault(file, stamp(descriptor)) != stamp(descriptor):
             raise changed(self._files[file])
@@ -159,8 +160,8 @@ class NestedParquetSource(NestedSource):
         return wanted
 
     def _row_groups(self) -> list[tuple[int, int, int]]:
-        """For each row group that is not empty: its first row, its file, its number there; and at the end the number of
-        all rows.
+        """Return for each row group that is not empty: its first row, the index of its file, its index in the file. The
+        last entry has the number of all rows.
         """
         groups: list[tuple[int, int, int]] = []
         first = 0
@@ -200,7 +201,7 @@ class NestedParquetSource(NestedSource):
 
 
 def _whole(arrow: Any, column: Any) -> Any:
-    """A column in one piece."""
+    """Return a column of several chunks as one array."""
     return (
         column.chunk(0)
         if column.num_chunks == 1

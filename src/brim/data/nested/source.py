@@ -1,14 +1,14 @@
-"""A source of nested samples: what HDF5, NPZ and Parquet have in common.
+"""The base class of sources of nested samples: HDF5, NPZ and Parquet.
 
-A source is a data set of dicts, lists, arrays, numbers and text, read by row number; `structure.py` says what such
-samples are made of. It is a path and little else: a process opens the files when it first reads from them, so a source
-can be handed to the workers of a DataLoader, however they are started, and however much the parent has read before. A
-sample comes in memory of its own every time.
+A source is a data set of dicts, lists, arrays, numbers and text, read by row number; `structure.py` defines such
+samples. It holds little more than a path: a process opens the files when it first reads from them, so a source can be
+passed to the workers of a DataLoader, however they are started, and however much the parent has read before. Every
+sample is returned in memory of its own.
 
-The one thing to get wrong: a handle that is open when a process forks is shared, and the two then move each other's
-place in the file. So what is open belongs to one process (`_here`), is never pickled, and a child starts with nothing.
-Because of that a file is opened many times, by processes that must see the same samples: what identifies it is pickled,
-and a file that was replaced meanwhile is refused.
+The pitfall: a handle that is open when a process forks is shared, and parent and child then move each other's file
+position. So open handles belong to one process (`_here`), are never pickled, and a child starts with none. A file is
+therefore opened many times, by processes that must see the same samples: what identifies the file is pickled, and a
+file that was replaced in the meantime is refused.
 """
 
 import operator
@@ -28,7 +28,7 @@ class NestedSource(ABC):
 
     path: Path
     pickled: ClassVar[tuple[str, ...]]
-    """The attributes that another process needs."""
+    """Names of the attributes that are pickled, for another process."""
     _pid: int | None = None
     _table: LengthCache | None = None
 
@@ -38,7 +38,7 @@ class NestedSource(ABC):
 
     @property
     def table(self) -> LengthCache:
-        """The lengths: a group for each structure, a column for each ragged axis.
+        """The length table of the samples, with a group for each structure and a column for each ragged axis.
 
         `dataset_hash` is the source's fingerprint.
         """
@@ -49,7 +49,7 @@ class NestedSource(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Of what the samples are, not of where they lie. How much of them it covers is said by each source."""
+        """Fingerprint of the content of the samples, not of their path. Each subclass documents how much it covers."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -59,7 +59,7 @@ class NestedSource(ABC):
 
     @abstractmethod
     def _read(self, row: int) -> dict[str, Any]:
-        """A sample, with its id. `row` is in range."""
+        """Return a sample with its id. `row` is in range and not negative."""
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         """Read one sample.
@@ -87,7 +87,7 @@ class NestedSource(ABC):
 
     @property
     def _here(self) -> dict[str, Any]:
-        """What this process has open and holds."""
+        """Open files and cached data of this process. Empty after a fork."""
         if self._pid != os.getpid():
             self._open: dict[str, Any] = {}
             self._pid = os.getpid()

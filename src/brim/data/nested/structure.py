@@ -5,8 +5,8 @@ away: the keys, how many items each list has, the types, and all sizes of an arr
 array is ragged: its length is measured, and padded in a batch. Numbers are data, except those named in `PINNED`, and
 "id" names the sample.
 
-The one thing to get wrong: an empty list has no stages; an array of length 0 has a ragged axis that happens to be
-short. They are different structures, so ragged data is kept in arrays, not in lists.
+The pitfall: an empty list and an array of length 0 are different structures. The list has no items; the array has a
+ragged axis that happens to be short. So keep ragged data in arrays, not in lists.
 """
 
 import json
@@ -24,25 +24,25 @@ from brim.core.fingerprint import digest_bytes
 from brim.data.ids import SampleId, not_an_id
 
 ID = "id"
-"""The key, at the top, under which a sample says what it is called."""
+"""The key at the top of a sample that holds its id."""
 
 PINNED = ("compression_depth", "num_compression_stages")
-"""Numbers at the top of a sample that say which structure it has: samples in which they differ never share a batch."""
+"""Keys of integers at the top of a sample that are part of its structure: if they differ, samples share no batch."""
 
 SHORT = 60
-"""Characters that the name of a structure may have."""
+"""Upper limit of the characters in the name of a structure."""
 
 Node = tuple[Any, ...]
-"""("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes behind the first), ("scalar", dtype),
-("text",), ("bytes",) or ("is", value).
+"""A node of the tree of a structure: ("dict", ((key, node), ...)), ("list", (node, ...)), ("array", dtype, sizes after
+the first), ("scalar", dtype), ("text",), ("bytes",) or ("is", value).
 """
 
 ListPath = tuple[str, ...]
-"""Where in a sample a list is: keys, and "" for any place in a list."""
+"""The path of a list in a sample: keys, and "" for any index of a list."""
 
 
 class Outline(NamedTuple):
-    """A sample taken apart."""
+    """A sample split into its structure and its data."""
 
     structure: "Structure"
     leaves: tuple[Any, ...]
@@ -50,13 +50,13 @@ class Outline(NamedTuple):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of its arrays."""
+        """The lengths of the arrays along their first axes."""
         return tuple(len(leaf) for leaf, array in zip(self.leaves, self.structure.is_array, strict=True) if array)
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What samples of one kind have in common. Equal structures can be stacked, once their ragged axes are padded."""
+    """The structure of samples. Samples of equal structure can be stacked once their ragged axes are padded."""
 
     tree: Node
 
@@ -67,7 +67,7 @@ class Structure:
 
     @cached_property
     def is_array(self) -> tuple[bool, ...]:
-        """Which of the leaves are arrays, with a ragged first axis."""
+        """Whether each of the leaves is an array, with a ragged first axis."""
         return tuple(node[0] == "array" for _, node in _leaves(self.tree, ""))
 
     @cached_property
@@ -77,8 +77,8 @@ class Structure:
 
     @cached_property
     def tables(self) -> dict[str, str]:
-        """For each array the dict it is in, whose other arrays it may share its axis with; for an item of a list, the
-        array itself.
+        """For each array, the path of the dict it is in: it may share its axis with other arrays of that dict. For an
+        item of a list, the path of the array itself.
         """
         lists = {path for path, _ in _lists(self.tree, "")}
         parents = (path.rpartition("/")[0] for path in self.arrays)
@@ -86,7 +86,7 @@ class Structure:
 
     @cached_property
     def text(self) -> str:
-        """In words; different structures differ in it.
+        """The structure as text. Different structures have different texts.
 
         Example:
             >>> structure_of({"x": np.zeros((3, 2)), "stages": [np.zeros(3), np.zeros(4)]}).text
@@ -96,9 +96,9 @@ class Structure:
 
     @cached_property
     def name(self) -> str:
-        """Short, for people: how long its lists are, or all of it if that is short.
+        """A short name for people: the first pinned number, else the sizes of the lists, else the whole text.
 
-        Two structures may have the same.
+        It is shortened to `SHORT` characters. Two structures may have the same name.
         """
         sizes = [f"{path}={size}" for path, size in _pinned(self.tree)] or [
             f"{path}={size}" for path, size in _lists(self.tree, "")
@@ -108,7 +108,7 @@ class Structure:
 
     @cached_property
     def mark(self) -> str:
-        """Eight digits that tell it from others."""
+        """Eight hexadecimal digits of a digest, to tell apart structures with the same name."""
         return digest_bytes(self.text.encode())[:8]
 
     def to_json(self) -> str:
@@ -116,9 +116,10 @@ class Structure:
 
     @classmethod
     def from_json(cls, text: str) -> "Structure":
-        """
+        """Read a structure from the text that `to_json` returned.
+
         Raises:
-            DataError: It is not what `to_json` gave.
+            DataError: The text is something else.
         """
         try:
             structure = cls(_tuples(json.loads(text)))
@@ -128,12 +129,13 @@ class Structure:
         return structure
 
     def assemble(self, leaves: Iterable[Any]) -> dict[str, Any]:
-        """A sample, or anything else of this shape, from its leaves. The inverse of `outline`, but for the id."""
+        """Build a sample, or anything of this structure, from its leaves: the inverse of `outline`, but for the id."""
         return cast(dict[str, Any], _assemble(self.tree, iter(leaves)))
 
 
 def structure_of(sample: Mapping[str, Any]) -> Structure:
-    """
+    """Return the structure of a sample.
+
     Raises:
         DataError: The sample holds something that cannot be batched.
     """
@@ -141,7 +143,7 @@ def structure_of(sample: Mapping[str, Any]) -> Structure:
 
 
 def outline(sample: Mapping[str, Any]) -> Outline:
-    """Take a sample apart. Lists of numbers become arrays; arrays of any library become NumPy's.
+    """Split a sample into its structure and its data. Lists of numbers and arrays of any library become NumPy arrays.
 
     Raises:
         DataError: It holds something that cannot be batched, such as None.
@@ -157,7 +159,7 @@ def outline(sample: Mapping[str, Any]) -> Outline:
 
 
 def sample_id(sample: Mapping[str, Any], default: SampleId) -> SampleId:
-    """What a sample is called.
+    """Return the id of a sample, or `default` if it has none.
 
     Raises:
         DataError: Its id is neither a string nor an integer.
@@ -174,7 +176,7 @@ def sample_id(sample: Mapping[str, Any], default: SampleId) -> SampleId:
 
 
 def difference(first: Structure, second: Structure) -> str:
-    """The first place at which two structures differ, in words."""
+    """Describe the first place at which two structures differ."""
     return _difference(first.tree, second.tree, "")
 
 
@@ -202,7 +204,7 @@ def _outline(value: Any, path: str, leaves: list[Any]) -> Node:
 
 
 def _array(value: Any, path: str) -> NDArray[Any]:
-    """Numbers as NumPy has them, in the byte order of this machine; nothing is rounded or left out."""
+    """Convert numbers to a NumPy array in native byte order. Nothing is rounded or left out."""
     if isinstance(value, np.ma.MaskedArray):
         raise DataError(f"{path} is a masked array; fill it, or put the mask beside it as an array")
     if hasattr(value, "detach"):
@@ -306,9 +308,9 @@ def _tuples(value: Any) -> Any:
 
 
 def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: False, path: ListPath = ()) -> Any:
-    """The same, with lists for all dicts but the outermost whose keys are exactly 0 ..
+    """Return the tree with lists in place of all dicts whose keys are exactly 0 .. n - 1, except for the outermost.
 
-    n - 1. `is_list` decides what an empty one is.
+    `is_list` decides by its path whether an empty dict becomes a list.
     """
     if not isinstance(tree, dict):
         return tree
@@ -319,5 +321,5 @@ def with_lists(tree: Any, is_list: Callable[[ListPath], bool] = lambda path: Fal
 
 
 def is_numbered(names: Collection[str]) -> bool:
-    """Whether the names are exactly 0 .. n - 1, in any order."""
+    """Return whether the names are exactly 0 .. n - 1, in any order."""
     return all(str(number) in names for number in range(len(names)))

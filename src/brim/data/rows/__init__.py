@@ -1,1 +1,1 @@
-"""Rows of text: where they are read from, their formats, and their tokens."""
+"""Rows of text: the sources they are read from, their formats, and their tokens."""

@@ -1,15 +1,15 @@
-"""Conversations: which characters of them are the assistant's.
+"""Conversations as text, and which of their characters are the assistant's: only those are trained on.
 
 With a chat template the whole conversation is rendered once, and the span of every assistant turn is found by rendering
-the conversation up to it and up to its end: what lies between is what the model has to say, with its end marker. White
-space that the template puts behind an end marker is not learned. Without a template the rendering is
+the conversation up to it and up to its end: what lies between is the reply with its end marker. White space that the
+template puts after an end marker is not trained on. Without a template the rendering is
 
     user: Hello
     assistant: Hi!<end token>
     user: ...
 
-where the assistant's words and the end token (a newline, if the tokenizer has none) are learned and "assistant: " is
-not.
+where the assistant's words and the end token (a newline, if the tokenizer has none) are trained on and "assistant: "
+is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ Span = tuple[int, int]
 
 
 def check_messages(messages: Any, *, template: bool) -> list[Message]:
-    """The conversation, if it is one.
+    """Check a conversation and return it.
 
     Raises:
-        DataError: It is not a list of {role, content}, or nobody in it is the assistant.
+        DataError: It is not a list of {role, content}, or no message has the role "assistant".
     """
     if not isinstance(messages, list) or not messages:
         raise DataError(
@@ -49,10 +49,10 @@ def check_messages(messages: Any, *, template: bool) -> list[Message]:
 
 
 def templated(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[str, list[Span]]:
-    """The conversation as the tokenizer's template writes it, and the spans of characters to be learned.
+    """Return the conversation as the tokenizer's template renders it, and the spans of characters that are trained on.
 
     Raises:
-        DataError: The template refuses it, or writes an earlier turn differently once more turns follow.
+        DataError: The template refuses it, or renders an earlier turn differently once more turns follow.
     """
     text = tokenizer.render_chat(messages)
     spans: list[Span] = []
@@ -72,7 +72,9 @@ def templated(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[str, l
 
 
 def _spoken(turn: str, content: str) -> int:
-    """How much of a turn is learned: not the white space behind its end marker, unless that is the end marker."""
+    """Return how many characters of a turn are trained on: all but the white space after its end marker, unless white
+    space is the end marker.
+    """
     said = content.strip()
     found = turn.rfind(said) if said else -1
     behind = found + len(said) if found >= 0 else 0
@@ -80,7 +82,7 @@ def _spoken(turn: str, content: str) -> int:
 
 
 def plain(messages: Sequence[Message], *, has_end: bool) -> list[tuple[str | None, bool]]:
-    """Pieces of (text, learned); None stands for the end token."""
+    """Return the conversation as pieces of (text, whether it is trained on). A text of None is the end token."""
     pieces: list[tuple[str | None, bool]] = []
     read = ""
     for message in messages:

@@ -1,12 +1,12 @@
-"""Rows to tokens and loss masks, or to their lengths alone.
+"""Encode rows as tokens and loss masks, or only measure their lengths.
 
 A sample is: the start token if the tokenizer adds one; the pieces of the row; the end token if the tokenizer has one.
-Pieces that are read and pieces that are learned are encoded apart and laid end to end, so no token straddles the border
-between a prompt and its response. Between the two stands a newline, unless the prompt is empty or ends in white space
-already; it belongs to the prompt. An instruction and its input are joined by an empty line. Rows of tokens are taken as
-they are, and so are conversations that went through a chat template, which writes its own start and end.
+Pieces that are trained on and pieces that are only read are encoded separately and laid end to end, so no token
+straddles the border between a prompt and its response. A newline separates the two, unless the prompt is empty or ends
+in white space already; it belongs to the prompt. An instruction and its input are joined by an empty line. Nothing is
+added to rows of tokens, nor to conversations that a chat template rendered, since it writes its own start and end.
 
-`measure_rows` walks the same pieces as `encode_flat` and only counts them: the two cannot disagree on a length.
+`measure_rows` counts the tokens of the same pieces that `encode_flat` encodes: the two cannot disagree on a length.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,12 +40,12 @@ class _Parts:
 
 
 def identity(tokenizer: Tokenizer, layout: Layout) -> str:
-    """What decides how a row becomes tokens; the `tokenizer_hash` of length tables and token stores."""
+    """Return the fingerprint of how rows become tokens: the `tokenizer_hash` of length tables and token stores."""
     return fingerprint(tokenizer=tokenizer.fingerprint, layout=layout.fingerprint)
 
 
 class Encoded(NamedTuple):
-    """Rows as tokens, laid end to end."""
+    """The lengths of rows, and their tokens and loss masks laid end to end."""
 
     lengths: NDArray[np.int32]
     tokens: Tokens
@@ -55,7 +55,7 @@ class Encoded(NamedTuple):
 def encode_rows(
     rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where
 ) -> list[tuple[Tokens, Mask]]:
-    """The tokens and the loss mask of every row. `where(k)` names the k-th of them in errors.
+    """Return the tokens and the loss mask of every row. `where(k)` names the k-th row in errors.
 
     Raises:
         DataError: A row does not have the shape, or has no tokens.
@@ -66,7 +66,7 @@ def encode_rows(
 
 
 def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where) -> Encoded:
-    """The same without a pair of arrays for every row: all tokens in one array, all masks in another.
+    """Encode rows as `encode_rows` does, but return all tokens in one array and all loss masks in another.
 
     Raises:
         DataError: A row does not have the shape, or has no tokens.
@@ -76,11 +76,11 @@ def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
     chats = iter(tokenizer.encode_ends([part.chat[0] for part in parts if part.chat is not None]))
     end = np.array([tokenizer.eos_id if tokenizer.eos_id is not None else -1], np.int32)
     start = np.array([tokenizer.bos_id], np.int32) if tokenizer.adds_bos else None
-    # Every row is one or more arrays, each of which is learned as a whole or not at all; or one array with a mask of
+    # Every row is one or more arrays, each of which is trained on as a whole or not at all; or one array with a mask of
     # its own.
     arrays: list[Tokens] = []
     flags: list[bool] = []
-    counts: list[int] = []  # arrays of each row
+    counts: list[int] = []  # number of arrays of each row
     masks: dict[int, Mask] = {}
     for number, part in enumerate(parts):
         before = len(arrays)
@@ -114,14 +114,14 @@ def encode_flat(rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | L
 def measure_rows(
     rows: Sequence[Row], tokenizer: Tokenizer, format: RowFormat | Layout, where: Where
 ) -> NDArray[np.int32]:
-    """How many tokens `encode_rows` would give for every row.
+    """Return the number of tokens that `encode_rows` would give for every row.
 
     Raises:
-        DataError: As there.
+        DataError: A row does not have the shape, or has no tokens.
     """
     texts: list[str] = []
     owners: list[int] = []
-    fixed: list[int] = []  # tokens of the row that no text stands for
+    fixed: list[int] = []  # tokens of each row that are not encoded from text
     for number, part in enumerate(_parts(rows, tokenizer, format, where)):
         if part.tokens is not None:
             fixed.append(len(part.tokens[0]))
@@ -221,7 +221,7 @@ def _integers(name: str, values: Any, low: int, high: int, size: int | None = No
 
 
 def _inside(ends: NDArray[np.int32], spans: list[Span]) -> Mask:
-    """A token is learned if its last character is the assistant's."""
+    """Return the loss mask of tokens by where they end: a token is trained on if its last character is in a span."""
     mask = np.zeros(len(ends), np.uint8)
     for start, stop in spans:
         mask[(ends > start) & (ends <= stop)] = 1

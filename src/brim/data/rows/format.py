@@ -1,16 +1,16 @@
-"""What the rows of a data set look like, and which part of each is to be learned.
+"""The shapes of the rows of a data set, and which part of each row is trained on.
 
-The shapes, and what of them is learned:
+The shapes with their fields, and what is trained on:
 
-    tokens       input_ids, with loss_mask, or labels (-100: not learned), or neither (all learned)
+    tokens       input_ids, with loss_mask, or labels (-100: not trained on), or neither (all tokens)
     messages     messages: a list of {role, content}; every assistant turn, with its end marker
     prompt       prompt and response (or completion); the response and the end token
     instruction  instruction, input (may be absent) and output; the output and the end token
     text         text; all of it
 
 A data set has one shape: the first in the order above whose fields the first row has, or the one that the options name.
-Every other row must have it too: a row without its response is an error, not a text. The layout is settled once, before
-anything is measured.
+Every other row must have it too: a row without its response is an error, not a text. The layout is determined once,
+before anything is measured.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,10 @@ Row = Mapping[str, Any]
 Kind = Literal["tokens", "messages", "prompt", "instruction", "text"]
 Shape = Literal["auto", "tokens", "messages", "prompt", "instruction", "text"]
 
-# Raised when the tokens of some row would change: lengths measured by an older rule are then measured again.
+# Version of the encoding. Increment it if the tokens of any row change, so that old lengths are measured again.
 RULES = 1
 
-# The fields without which a row does not have the shape; where there are several names for one field, the first found
-# is used.
+# The fields that a row must have for a shape. If a field has several names, the first one found is used.
 FIELDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "tokens": (("input_ids",),),
     "messages": (("messages",),),
@@ -39,7 +38,7 @@ FIELDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
 }
 ID_FIELDS = ("id", "sample_id")
 
-# What others call these fields; only ever used to suggest an option.
+# Other common names of these fields, used only to suggest an option.
 SYNONYMS = {
     "prompt": ("question", "query", "problem", "instruction", "input", "user", "context"),
     "response": ("answer", "output", "completion", "target", "reply", "solution", "chosen", "assistant", "label"),
@@ -49,7 +48,7 @@ SYNONYMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
-    """Which fields of a row are meant. The defaults find the shapes listed above.
+    """Options that name the fields of a row. The defaults detect the shapes that the module lists.
 
     `prompt_field` and `response_field` name the two fields of the prompt shape, `text_field` that of the text shape;
     `shape` picks a shape when a row has the fields of several. Ids come from `id_field`, or else from `id` or
@@ -84,10 +83,10 @@ class RowFormat:
             raise OptionError(f"shape is {self.shape!r}, but the named fields make it {named!r}")
 
     def layout(self, first: Row) -> "Layout":
-        """Settle what is left open by looking at the first row.
+        """Determine the layout from the first row. Fields that it lacks are reported when the row is encoded.
 
         Raises:
-            DataError: It has none of the shapes, or not the one asked for.
+            DataError: The row has no field of any shape, and no shape or field is named.
         """
         kind = self._kind(first)
         fields = {name: self._field(name, first) for names in FIELDS[kind] for name in names[:1]}
@@ -119,7 +118,7 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A row format with nothing left open: one shape, and the field behind each of its names."""
+    """A row format that is fully determined: one shape, and the field of the rows for each of its names."""
 
     kind: Kind
     fields: tuple[tuple[str, str], ...]
@@ -128,21 +127,21 @@ class Layout:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything here that changes tokens, ids or groups."""
+        """Fingerprint of everything here that changes tokens, ids or groups."""
         return fingerprint(rules=RULES, **asdict(self))
 
     def field(self, name: str) -> str:
-        """The field of a row that stands behind `name`."""
+        """Return the field of the rows for `name`, such as "question" for "prompt"."""
         for known, field in self.fields:
             if known == name:
                 return field
         return name
 
     def value(self, row: Row, name: str) -> Any:
-        """The field behind `name`, never null.
+        """Return the value of the field for `name`, which is never None.
 
         Raises:
-            DataError: It is missing or null. The message does not say where: the caller knows.
+            DataError: It is missing or null. The message does not name the row: the caller adds that.
         """
         field = self.field(name)
         value = row.get(field)
@@ -173,7 +172,7 @@ def missing(row: Row, field: str, name: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """In JSON's words."""
+    """Return the type of a value in the terms of JSON, such as "a string"."""
     if value is None:
         return "null"
     names = {

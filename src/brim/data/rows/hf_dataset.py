@@ -1,6 +1,4 @@
-"""Data sets that `datasets.Dataset.save_to_disk` wrote: a directory of Arrow files, mapped into memory by
-`datasets`.
-"""
+"""Data sets that `datasets.Dataset.save_to_disk` wrote: a directory of Arrow files, memory-mapped by `datasets`."""
 
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +15,11 @@ class DatasetSource(TableSource):
     kind = "datasets"
 
     def __init__(self, path: Path) -> None:
-        """Raises: DataError: The directory is damaged."""
+        """Open the directory.
+
+        Raises:
+            DataError: The directory is damaged.
+        """
         self.path = path
         self.size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         self.end = len(self._dataset)
@@ -37,5 +39,5 @@ class DatasetSource(TableSource):
         datasets = need("datasets", extra="hf", user="brim.data.rows.hf_dataset")
         try:
             return datasets.load_from_disk(str(self.path), keep_in_memory=False).with_format(None)
-        except Exception as error:  # whatever a damaged state.json or Arrow file brings about
+        except Exception as error:  # a damaged state.json or Arrow file can make it raise anything
             raise unreadable(self.path, "a saved data set", error) from None

@@ -1,9 +1,9 @@
 """JSONL: one JSON object on each line.
 
 Rows are found by byte offset. Blank lines are skipped, but line numbers in errors are those of the file. A last line
-without a newline is a row if it is whole JSON; if it is not, it was torn off while being written, and what to do about
-it is the caller's choice. A file is never held in memory: blocks and the index are made by reading through it, and
-lines are counted only for an error.
+without a newline is a row if it is whole JSON. If it is not, it was cut off while it was being written, and `torn`
+decides whether that is an error or the line is skipped. A file is never held in memory: blocks and the index are made
+by reading through it, and lines are counted only for an error.
 """
 
 import os
@@ -25,7 +25,7 @@ from brim.data.rows.source import Block, Rows, Torn
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 19
 READ_BYTES = 1 << 22
-TAIL_BYTES = 1 << 16  # most last lines are shorter
+TAIL_BYTES = 1 << 16  # the first attempt to find the last line; most are shorter
 NEWLINE = 10
 
 
@@ -35,7 +35,11 @@ class JsonlSource:
     kind = "jsonl"
 
     def __init__(self, path: Path, *, torn: Torn = "error") -> None:
-        """Raises: DataError: The last line is torn and `torn` is "error"."""
+        """Open a file and find the end of its last whole row.
+
+        Raises:
+            DataError: The last line is torn and `torn` is "error".
+        """
         self.path = path
         self.size = path.stat().st_size
         self.end, self.torn = self._find_end(torn)
@@ -99,19 +103,19 @@ class JsonlSource:
     def absorb(self, block: Block, raw: bytes) -> None:
         if self._hash[0] > block.start:
             return
-        # Where rows were appended to a last line without a newline, the newline lies between two blocks.
+        # If rows were appended after a last line without a newline, the newline added to it lies between two blocks.
         self.digest(block.start)
         self._hash[1].update(raw)
         self._hash = (block.stop, self._hash[1])
 
     def starts_with(self, end: int, digest: str) -> bool:
-        """Rows may be appended to a file whose last line has no newline, but it must get one before anything else."""
+        """Return whether the bytes before `end` have this digest, and their last line has not become longer since."""
         if not 0 <= end <= self.end or self.digest(end) != digest:
             return False
         return end == self.end or self._after_line(end) is not None
 
     def _after_line(self, position: int) -> int | None:
-        """Where the next line starts if a line ends at `position`, with or without its newline."""
+        """Return where the next line starts if a line ends at `position`, with or without its newline; else None."""
         if position == 0:
             return 0
         around = os.pread(self._file, 3, position - 1)
@@ -121,16 +125,16 @@ class JsonlSource:
 
     @cached_property
     def _file(self) -> int:
-        """Read with `pread`, which has no position of its own: safe after a fork, and in threads."""
+        """The file descriptor, read with `pread`, which uses no file position: safe after a fork, and in threads."""
         file = os.open(self.path, os.O_RDONLY)
         weakref.finalize(self, os.close, file)
         return file
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """The offset of every row."""
+        """The byte offset of every row."""
         pieces: list[NDArray[np.int64]] = []
-        opened = np.array([self._bom], np.int64)  # the line that the last chunk left open
+        opened = np.array([self._bom], np.int64)  # start of the line that the last chunk left unfinished
         for base, chunk in self._chunks(self._bom, self.end):
             data = np.frombuffer(chunk, np.uint8)
             begins = np.concatenate([opened, np.flatnonzero(data == NEWLINE) + (base + 1)])
@@ -141,7 +145,7 @@ class JsonlSource:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def _without_blank(self, begins: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Most lines start with a brace; only the others are looked at closely."""
+        """Return the starts of the lines that are not blank. Only lines that start with white space are examined."""
         if not len(begins):
             return begins
         base = int(begins[0])
@@ -213,7 +217,7 @@ class JsonlSource:
             start += len(chunk)
 
     def _find_end(self, torn: Torn) -> tuple[int, int]:
-        """Where the last whole row ends, and how many torn lines follow."""
+        """Return the byte offset at which the last whole row ends, and the number of torn lines after it."""
         start = self._last_line()
         tail = os.pread(self._file, self.size - start, start)
         if start == 0:
@@ -231,7 +235,7 @@ class JsonlSource:
         )
 
     def _last_line(self) -> int:
-        """The start of what follows the last newline."""
+        """Return the byte offset after the last newline."""
         stop, size = self.size, TAIL_BYTES
         while stop > 0:
             start = max(0, stop - size)

@@ -1,7 +1,7 @@
-"""Open a data set: find out what a path holds, and what its rows look like.
+"""Open a data set: detect the format of a path, and the layout of its rows.
 
-The name decides what a file should be, its first bytes whether it is. Nothing is read here beyond those and the first
-block of rows.
+The suffix of a file decides which format is expected, and its first bytes are checked against that. This module reads
+nothing but those bytes and the first block of rows.
 """
 
 import os
@@ -22,7 +22,7 @@ READABLE = (
 )
 JSON_SUFFIXES, PARQUET_SUFFIXES = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 
-# What files of other formats start with.
+# First bytes of files of other formats, and what an error says about such a file.
 MAGIC = {
     b"PAR1": "a Parquet file; rename it to end in .parquet",
     b"\x1f\x8b": "compressed with gzip; unpack it first: gunzip -k",
@@ -40,11 +40,11 @@ MAGIC = {
 
 
 def open_source(path: str | os.PathLike[str], *, torn: Torn = "error") -> Source:
-    """Open a data set. `torn` says what happens to a last line of JSONL that was cut off: an error, or left out and
-    counted.
+    """Open a data set. If the last line of JSONL was cut off, `torn` decides: "error" raises, "skip" leaves it out and
+    counts it.
 
     Raises:
-        DataError: There is nothing there, or not a data set.
+        DataError: The path does not exist, or is not a data set.
     """
     path = Path(path)
     if torn not in ("error", "skip"):
@@ -120,10 +120,10 @@ def _splits(path: Path) -> list[str]:
 
 
 def layout_of(source: Source, format: RowFormat) -> Layout:
-    """What the rows look like, settled by the first of them; no index of the others is made.
+    """Return the layout of the rows, determined from the first one. The others are not indexed.
 
     Raises:
-        DataError: There is no row, or the first one does not have the format.
+        DataError: There is no row, or the first one has no field of any known shape.
     """
     for block in source.blocks():
         for row in source.read(block).rows:

@@ -1,7 +1,6 @@
 """Parquet: one file, or a directory of files that are read one after the other in the order of their names.
 
-At most one row group is held in memory, decoded; files written with row groups of moderate size are read in little
-memory.
+At most one decoded row group is held in memory, so files with row groups of moderate size are read in little memory.
 """
 
 from bisect import bisect_right
@@ -21,7 +20,11 @@ class ParquetSource(TableSource):
     kind = "parquet"
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
-        """Raises: DataError: A file is not readable as Parquet."""
+        """Open the files and read their metadata.
+
+        Raises:
+            DataError: A file is not readable as Parquet.
+        """
         self.path, self.files = path, list(files)
         self.size = sum(file.stat().st_size for file in self.files)
         self.end = self._groups[-1][0]
@@ -58,8 +61,8 @@ class ParquetSource(TableSource):
 
     @cached_property
     def _groups(self) -> list[tuple[int, int, int]]:
-        """For each row group that is not empty: its first row, its file, its number there; and at the end the number of
-        all rows.
+        """For each row group that is not empty: its first row, the index of its file, its index in the file. The last
+        entry has the number of all rows.
         """
         groups: list[tuple[int, int, int]] = []
         first = 0

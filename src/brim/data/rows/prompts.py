@@ -1,7 +1,8 @@
-"""Prompts and responses that come one after the other, each prompt tokenised once.
+"""A cache of tokenised prompts, for responses that are generated later.
 
-A model reads a prompt before it writes a response, and the two together become a sample afterwards. `Prompts` remembers
-the tokens of the prompt in between. The tokens are exactly those that `encode_rows` gives for the whole row.
+A model reads a prompt before it writes a response, and the two together become a sample afterwards. `Prompts` caches
+the tokens of the prompt in between, so that it is tokenised once. The tokens are exactly those that `encode_rows` gives
+for the whole row.
 """
 
 from collections import OrderedDict
@@ -16,11 +17,11 @@ from brim.data.rows.format import RowFormat
 from brim.data.tokenizer.base import Tokenizer, Tokens
 
 LAYOUT = RowFormat(shape="prompt").layout({"prompt": "", "response": ""})
-"""Rows of {"prompt", "response"}."""
+"""The layout of rows of {"prompt", "response"}."""
 
 
 class Prompts:
-    """The tokens of prompts, remembered up to a limit; the least recently used are evicted. Can be shared by threads.
+    """A cache of the tokens of up to `limit` prompts; the least recently used are evicted. Can be shared by threads.
 
     Example:
         >>> from brim.data.tokenizer.base import ByteTokenizer
@@ -44,7 +45,7 @@ class Prompts:
         known = self._remembered([prompt])[0]
         if known is not None:
             return known
-        row = {"prompt": prompt, "response": "."}  # any response will do: it is encoded apart from the prompt
+        row = {"prompt": prompt, "response": "."}  # any response will do: it is encoded separately from the prompt
         [(tokens, mask)] = encode_rows([row], self.tokenizer, LAYOUT, lambda _: "a prompt")
         read = tokens[mask == 0]
         with self._lock:
@@ -54,14 +55,14 @@ class Prompts:
         return read
 
     def rows(self, pairs: Sequence[tuple[str, str]], where: Where) -> list[tuple[Tokens, Mask]]:
-        """The tokens and the loss mask of rows, each a prompt and its response. `where(k)` names the k-th of them in
+        """Return the tokens and the loss mask of each pair of prompt and response. `where(k)` names the k-th pair in
         errors.
 
         Raises:
             DataError: A text cannot be tokenised.
         """
         known = self._remembered([prompt for prompt, _ in pairs])
-        # A prompt that is remembered is replaced by a short one, whose tokens are then replaced by the remembered ones.
+        # A cached prompt is replaced by a short one, whose tokens are then replaced by the cached ones.
         rows = [
             {"prompt": prompt if read is None else ".", "response": response}
             for (prompt, response), read in zip(pairs, known, strict=True)
@@ -78,8 +79,8 @@ class Prompts:
 
 
 def _with_prompt(read: Tokens, tokens: Tokens, mask: Mask) -> tuple[Tokens, Mask]:
-    """A row whose prompt is replaced by other tokens."""
-    begin = int(np.count_nonzero(mask == 0))  # the prompt comes first, and is not learned
+    """Return the tokens and the loss mask of a row with the tokens of its prompt replaced by `read`."""
+    begin = int(np.count_nonzero(mask == 0))  # the prompt comes first, and is not trained on
     marks = np.ones(len(read) + len(tokens) - begin, np.uint8)
     marks[: len(read)] = 0
     return np.concatenate([read, tokens[begin:]]), marks

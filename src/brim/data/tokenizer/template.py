@@ -1,8 +1,8 @@
-"""Chat templates: the Jinja program in a tokenizer's files that writes a conversation as one text.
+"""Chat templates: the Jinja program in a tokenizer's files that renders a conversation as one text.
 
-The same environment as in `transformers` (sandboxed, loop controls, `tojson`, `raise_exception`), so the same text
-comes out, without the second that importing it takes. One thing differs on purpose: `strftime_now` gives a fixed day,
-because a sample must not change its length at midnight.
+The environment is that of `transformers` (sandboxed, loop controls, `tojson`, `raise_exception`), so the text is the
+same, without the second that importing `transformers` takes. One thing differs on purpose: `strftime_now` gives a fixed
+day, because a sample must not change its length at midnight.
 """
 
 import json
@@ -50,8 +50,8 @@ def _compiled(template: str) -> Any:
 
 
 def _without_generation_tags(template: str) -> str:
-    """`{% generation %}` marks what the assistant says; here spans are found by rendering, so it only has to be let
-    through.
+    """Replace `{% generation %}` tags, which mark the assistant's text, by blocks without effect: spans are found by
+    rendering instead.
     """
     opened = re.sub(r"\{%(-?)\s*generation\s*(-?)%\}", r"{%\1 if true \2%}", template)
     return re.sub(r"\{%(-?)\s*endgeneration\s*(-?)%\}", r"{%\1 endif \2%}", opened)

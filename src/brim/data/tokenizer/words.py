@@ -1,14 +1,14 @@
-"""Byte-level BPE word by word: the tokens of words are remembered, so that most text never reaches the library.
+"""Byte-level BPE with a cache of the tokens of words, so that most text never reaches the library `tokenizers`.
 
-A byte-level tokenizer splits a text into words by a pattern and encodes every word by itself. `tokenizers` spends most
-of its time on the splitting. Python's `re` finds the same words several times faster, and nearly all of them were seen
-before.
+A byte-level tokenizer splits a text into words by a pattern and encodes every word separately. `tokenizers` spends most
+of its time on the splitting. Python's `re` finds the same words several times faster, and nearly all of them are in the
+cache.
 
-Only ASCII is split here, because only there is a pattern the same in every library: which of the other characters are
-letters, digits or white space depends on the version of Unicode. A text with other characters is cut where words begin
-for certain, and a piece that is not ASCII goes through the library as if it were one word. So does a text that spells
-out an added token, as a whole, and every word that is met for the first time. A tokenizer that splits in a way which is
-not listed in `PATTERNS` is left to the library.
+Only ASCII is split here, because only there does a pattern mean the same in every library: which of the other
+characters are letters, digits or white space depends on the version of Unicode. A text with other characters is cut at
+places where a word certainly begins (`CUT`), and a piece that is not ASCII is encoded by the library as one word. The
+library also encodes every word that is not in the cache, and as a whole every text that contains an added token. A
+tokenizer whose way of splitting is not in `PATTERNS` is left to the library.
 """
 
 import json
@@ -21,19 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST = 1 << 23
-"""Characters of the words that are remembered, with `EXTRA` for each word. Beyond that all are forgotten."""
+"""Upper limit of the cache: characters of its words, plus `EXTRA` for each word. When it is full, all are evicted."""
 EXTRA = 64
 LONGEST = 100
-"""Characters of the longest piece, not in ASCII, that is treated as a word: text without spaces has longer ones."""
+"""Upper limit of the characters of a piece that is not ASCII and is treated as a word. A text with a longer one, such
+as text without spaces, is left to the library.
+"""
 FEW, SHARE = 1000, 3
-"""A batch with more than this many new words, which are more than one in so many, is left to the library."""
+"""A batch with more than `FEW` new words, which are more than one in `SHARE` of its words, is left to the library."""
 
 SPACE = r"\t\n\x0b\x0c\r "
 WORD = r"A-Za-z0-9"
 ENDINGS = r"'(?:s|t|re|ve|m|ll|d)"
 
 GPT2 = rf"{ENDINGS}| ?[A-Za-z]+| ?[0-9]+| ?[^{SPACE}{WORD}]+|[{SPACE}]+(?![^{SPACE}])|[{SPACE}]+"
-# Digits are cut out before the rest is split, so white space in front of one ends what is split.
+# Digits are split off before the rest is split, so white space before a digit is at the end of a piece.
 SINGLE_DIGITS = rf"{ENDINGS}| ?[A-Za-z]+|[0-9]| ?[^{SPACE}{WORD}]+|[{SPACE}]+(?![^{SPACE}0-9])|[{SPACE}]+"
 LLAMA3 = (
     rf"(?i:{ENDINGS})|[^\r\n{WORD}]?[A-Za-z]+|[0-9]{{1,3}}| ?[^{SPACE}{WORD}]+[\r\n]*|[{SPACE}]*[\r\n]+"
@@ -42,7 +44,7 @@ LLAMA3 = (
 QWEN2 = LLAMA3.replace("{1,3}", "")
 
 CUT = re.compile(r"(?= [A-Za-z])")
-"""A space before a letter begins a word in every one of these patterns, whatever stands around the two."""
+"""A space before a letter begins a word in every one of these patterns, whatever comes before and after the two."""
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 ONLY_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
@@ -65,11 +67,11 @@ PATTERNS: list[tuple[dict[str, Any], str]] = [
     (_split_by(_ANY_CASE + r"\p{N}{1,3}" + _REST), LLAMA3),
     (_split_by(_ANY_CASE + r"\p{N}" + _REST), QWEN2),
 ]
-"""How tokenizers split, as tokenizer.json has it, and the pattern that splits ASCII text in the same way."""
+"""Pre-tokenizers as a tokenizer.json describes them, each with the pattern that splits ASCII text in the same way."""
 
 
 class Words:
-    """The tokens of words of one backend. Can be shared by threads."""
+    """A cache of the tokens of words, for one backend. Can be shared by threads."""
 
     def __init__(self, backend: Any, pattern: str, added: Sequence[str], *, only_ascii: bool) -> None:
         self._backend = backend
@@ -77,7 +79,7 @@ class Words:
         self._added = re.compile("|".join(map(re.escape, added))).search if added else None
         self._only_ascii = only_ascii
         self._known: dict[str, tuple[int, ...]] = {}
-        self._size = 0  # of what is known, roughly: two threads may count at the same time
+        self._size = 0  # of the cache, approximately: two threads may update it at the same time
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         split, known, others = self._learn(texts)
@@ -92,8 +94,8 @@ class Words:
         return np.fromiter(counts, np.int32, len(texts))
 
     def _learn(self, texts: Sequence[str]) -> tuple[Sequence[list[str] | None], Any, Any]:
-        """The words of each text, or None; a function from a word to its tokens; and the texts without words, encoded
-        by the library.
+        """Encode new words. Return the words of each text, or None if it is left to the library; a function from a word
+        to its tokens; and the encodings of the texts that are left to the library.
         """
         split = [self._split(text) for text in texts]
         known = self._known
@@ -102,7 +104,7 @@ class Words:
             split, new = [None] * len(texts), set[str]()
         size = sum(map(len, new)) + EXTRA * len(new)
         if self._size + size > MOST:
-            known = self._known = {}  # another one: a thread may still be reading the old one
+            known = self._known = {}  # not cleared: another thread may still be reading the old one
             self._size = 0
             new = {word for words in split if words for word in words}
         self._size += size
@@ -133,13 +135,13 @@ class Words:
 
 
 def words_of(backend: Any) -> Words | None:
-    """The words of a backend of `tokenizers`, if its way of splitting is one of `PATTERNS`."""
+    """Return a word cache for a BPE backend of `tokenizers` whose way of splitting is in `PATTERNS`, else None."""
     model, normalizer, splitter = backend.model, backend.normalizer, backend.pre_tokenizer
     if type(model).__name__ != "BPE" or model.dropout or splitter is None:
         return None
     if normalizer is not None and json.loads(normalizer.__getstate__()) != {"type": "NFC"}:
         return None
-    # Offsets are trimmed, or not, behind the encoding; they are no part of how a text is split.
+    # `trim_offsets` changes the offsets of tokens after the encoding, not how a text is split.
     way = _without(json.loads(splitter.__getstate__()), "trim_offsets")
     pattern = next((pattern for known, pattern in PATTERNS if known == way), None)
     if pattern is None:
