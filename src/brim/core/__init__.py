@@ -1,1 +1,1 @@
-"""What every other folder may use, and what uses none of them: errors, fill, randomness, fingerprints, files."""
+"""Errors, options, randomness, fingerprints, files. Every other folder may import this one; it imports none."""

@@ -74,7 +74,7 @@ class Child:
         """Send an object to the child, which receives it from its channel.
 
         Raises:
-            ChildEndedError: The child is no more.
+            ChildEndedError: The child has ended.
         """
         try:
             self.channel.send(message)
@@ -85,7 +85,7 @@ class Child:
         """Wait for an object from the child.
 
         Raises:
-            ChildEndedError: The child is no more.
+            ChildEndedError: The child has ended.
         """
         try:
             return self.channel.recv()
@@ -106,7 +106,7 @@ def main(descriptor: str, target: str, parent: str) -> None:
         _die_with(int(parent))
     module, name = target.split(":")
     serve: Serve = getattr(importlib.import_module(module), name)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, or done with us
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended, or closed the socket
         serve(Connection(int(descriptor)))
 
 

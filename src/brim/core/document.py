@@ -37,9 +37,9 @@ class Document:
     what: str
     """The document in messages, with its article: "a plan"."""
     again: str = ""
-    """What to do about one that cannot be read, such as "build the plan again"."""
+    """Advice at the end of an error about a document that cannot be read, such as "build the plan again"."""
     checksum: Literal["required", "optional", "none"] = "required"
-    """An optional checksum is checked if it is there; without one, the document is believed."""
+    """An optional checksum is verified if there is one; a document without it is accepted."""
     largest: int = LARGEST
     """Bytes above which a file is refused unread."""
 

@@ -28,7 +28,7 @@ class DataError(BrimError, ValueError):
 
 
 class LengthError(DataError):
-    """A sample does not fit and nobody said what to do about it."""
+    """A sample does not fit, and the options do not say what to do with it."""
 
 
 class DamagedError(BrimError):

@@ -35,13 +35,13 @@ def locked(
     path = dotted(Path(os.path.realpath(target)), ".lock")
     handle, waited = _take_lock(path, target if name is None else name, wait)
     try:
-        with suppress(OSError):  # a full disk: the lock holds all the same, only nobody can say whose it is
+        with suppress(OSError):  # a full disk: the lock is held all the same, but cannot say by which process
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n{socket.gethostname()}\n{time.strftime('%F %T')}\n".encode(), 0)
         yield waited
     finally:
         with suppress(OSError):
-            path.unlink()  # while it is locked, so that nobody can have it open as the lock of anything
+            path.unlink()  # while it is locked, so that no other process can hold it as the lock of a target
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)  # for forked children too, which share the handle
         os.close(handle)

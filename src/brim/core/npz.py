@@ -79,7 +79,7 @@ class NpzArchive(Mapping[str, Any]):
             self._archive = zipfile.ZipFile(file)
         try:
             self.members = _members(self._archive, stored)
-        except BaseException:  # Ctrl-C too: whoever opened the file closes it
+        except BaseException:  # Ctrl-C too: the file is closed
             self._archive.close()
             raise
 

@@ -10,4 +10,4 @@ Say = Callable[[str], None]
 
 
 def silent(*_: object) -> None:
-    """Report to nobody: the callback that is used when none was given. It takes any arguments."""
+    """Do nothing: the callback that is used when none was given. It takes any arguments."""

@@ -54,7 +54,7 @@ def dotted(target: Path, suffix: str) -> Path:
 
 def _clean_leftovers(target: Path) -> None:
     """Remove what killed processes left in the directory of a target, whatever they were writing."""
-    with suppress(OSError):  # somebody else removed it first
+    with suppress(OSError):  # another process removed it first
         remove(dotted(target, ".tmp"))  # the name that brim 0.5 used
     folder = os.path.abspath(target.parent)
     if folder in _searched:
@@ -73,7 +73,7 @@ def _clean_leftovers(target: Path) -> None:
 
 
 def _is_dead(path: Path, host: str, pid: int) -> bool:
-    """Whether nobody writes a temporary file any more. Processes of other machines cannot be seen: they have a day."""
+    """Whether the process that wrote a temporary file has ended; on another machine, whether the file is a day old."""
     if host != _host():
         try:
             return time.time() - path.lstat().st_mtime > DAY

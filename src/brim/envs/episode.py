@@ -17,7 +17,7 @@ LEVELS = ("easy", "medium", "hard")
 
 
 class EpisodeStatus(StrEnum):
-    """How an episode stands. The last four are the ways in which it can end."""
+    """The status of an episode. The last four are final."""
 
     PENDING = "pending"
     RUNNING = "running"

@@ -112,9 +112,9 @@ class GymEpisodeStream:
         self._position = 0
         """The position of the first episode that was not given out completely."""
         self._ahead: set[int] = set()
-        """Positions beyond it that were."""
+        """Positions of later episodes that were given out completely."""
         self._given: dict[int, int] = {}
-        """How many samples were given out of episodes that were given out in part, by position."""
+        """Number of samples given out, by position, of episodes that were given out in part."""
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -244,7 +244,7 @@ class GymEpisodeStream:
         return run
 
     def _leave(self, run: EpisodeRun, state: StreamState) -> None:
-        """Note that a run is no longer iterated; if nobody else has ended it, this is the state of the stream."""
+        """Note that a run is no longer iterated; if no other thread has ended it, this is the state of the stream."""
         with self._lock:
             if self._run is run:
                 self._run = None

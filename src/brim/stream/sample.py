@@ -111,7 +111,7 @@ class StreamSample:
 
     @property
     def is_gym_sample(self) -> bool:
-        """Whether it belongs to an episode."""
+        """Whether the sample belongs to an episode."""
         return self.episode_id is not None
 
     @property
@@ -183,7 +183,7 @@ class StreamSample:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """How Pydantic validates and serializes a field of this type. Only Pydantic calls it."""
+        """Return the schema by which Pydantic validates and serializes a field of this type. Only Pydantic calls it."""
         from brim.stream.sample_schema import core_schema_of
 
         return core_schema_of(cls)

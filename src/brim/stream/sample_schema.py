@@ -1,4 +1,4 @@
-"""What Pydantic is told about `StreamSample`.
+"""The Pydantic schema of `StreamSample`.
 
 Values are checked by `StreamSample` alone, so a sample is the same with and without Pydantic; the fields below describe
 it in JSON schemas. This module is the only one that imports Pydantic's core, and only Pydantic causes its import.

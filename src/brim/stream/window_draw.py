@@ -36,7 +36,7 @@ class WindowConfig:
     prioritized: bool = True
     """Draw samples by their priority, raised to the buffer's alpha; otherwise uniformly."""
     batching: BatchingConfig = field(default_factory=BatchingConfig)
-    """How samples share microbatches. Its seed is not used: every window has a seed of its own."""
+    """Options of the plan of a window. Its seed is not used: every window has a seed of its own."""
     seed: int = 42
     passes: int = 1
     """Times that a window is trained on: the epochs of its plan, each in an order of its own."""
@@ -79,7 +79,7 @@ def draw_rows(
     config: WindowConfig,
     window_id: int,
 ) -> Rows:
-    """As many rows, up to `available`, as fit `window_microbatches`. `old` are the rows of the window before.
+    """Return as many rows, up to `available`, as fit `window_microbatches`. `old` marks the rows of the window before.
 
     Raises:
         LengthError: A single sample makes more microbatches than a window has.

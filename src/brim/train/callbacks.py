@@ -1,4 +1,4 @@
-"""Callbacks: what a program wants to do while a run goes on.
+"""Callbacks: functions of a program that are called during a run.
 
 A callback is an object with any of the methods of `Callback`; subclass it and override what you need. Callbacks run on
 the main rank, in the order they were given, between steps: the run waits for them. An error in a callback ends the run.

@@ -69,7 +69,7 @@ class CausalRun(Run[Config]):
     @property
     @abstractmethod
     def position(self) -> CheckpointPosition:
-        """Where the next batch comes from."""
+        """Position of the next batch in its plan."""
 
     def stored_config(self) -> dict[str, Any]:
         """Return the options as a checkpoint has them."""

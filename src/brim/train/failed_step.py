@@ -29,7 +29,7 @@ KNOWN = tuple(field.name for field in fields(CausalConfig))
 INDEX, SCRIPT = "repro.json", "repro.py"
 COUNTS = ("longest", "num_loss_tokens", "num_tokens")
 FACTS = ("ids", "epoch", "index", "packed", *COUNTS, "ends_step")
-"""What repro.json holds about each batch, beside the position after it."""
+"""Fields of repro.json for each batch, beside the position after it."""
 TEXT = '''"""The loss of each microbatch of a step that was not finite: python repro.py"""
 
 from pathlib import Path

@@ -19,7 +19,7 @@ from brim.data.sample import Sample
 from brim.train.config import SftConfig
 
 ROWS = Path("data", "rows.jsonl")
-"""Where the output keeps rows that were given in memory."""
+"""Path in the output of rows that were given in memory."""
 
 
 @dataclass(frozen=True)

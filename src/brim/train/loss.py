@@ -29,9 +29,7 @@ else:
     from torch import nn
 
 Segments = Literal["bounds", "dense", "blocks", "none"]
-"""How a model is told about segments: by their boundaries, by a mask, by a mask of blocks; or it need not be, for rows
-of one sample.
-"""
+"""The form in which a model gets segments: boundaries, a mask, a mask of blocks; or none, for rows of one sample."""
 
 
 class SftLoss(Objective):

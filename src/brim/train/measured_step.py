@@ -49,7 +49,7 @@ def draw_lengths(lengths: NDArray[np.integer[Any]], seed: int) -> tuple[int, ...
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTrial:
-    """What to measure. Calling it, in the process that measures, builds the model, once for all sizes."""
+    """The training step to measure. Calling it, in the process that measures, builds the model, once for all sizes."""
 
     config: SftConfig
     layout: Layout = "packed"

@@ -1,4 +1,4 @@
-"""What a run optimises: a module that turns a microbatch into a summed loss.
+"""The objective of a run: a module that turns a microbatch into a summed loss.
 
 The loss is a sum, not a mean: a step divides by the sum of `num_loss_tokens` over all of its microbatches and ranks, so
 how the step was cut into microbatches does not change the mathematics.
@@ -40,12 +40,12 @@ class StepBatch(Protocol):
     def num_tokens(self) -> int: ...
     @property
     def slots(self) -> int:
-        """Tokens with padding."""
+        """Number of tokens, padding included."""
         ...
 
     @property
     def is_null(self) -> bool:
-        """Whether it is empty, and only there so that all ranks take equally many forward passes."""
+        """Whether the microbatch is empty: it is there so that all ranks take equally many forward passes."""
         ...
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self: ...

@@ -41,7 +41,7 @@ def no_bar(_: str) -> AbstractContextManager[Callable[[int, int], None]]:
 
 
 def _ignored(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def check_something_to_learn(store: TokenStore) -> None:
 
 
 def left_out(plan: BatchPlan) -> dict[str, int]:
-    """What of the data is not trained on as it is, by the options of the plan; empty if all of it is."""
+    """Count what the options of the plan skip, truncate, split, drop or repeat. Empty if all data is trained on."""
     counts, deal = plan.counts, plan.deal(0)
     found = {
         "samples skipped": counts.skipped,
@@ -137,7 +137,7 @@ def _batching(config: SftConfig) -> BatchingConfig:
 
 
 def step_size(tokens_per_step: int, token_budget: int) -> int:
-    """How many microbatches hold about so many tokens."""
+    """Return the number of microbatches that hold about `tokens_per_step` tokens."""
     return max(1, round(tokens_per_step / token_budget))
 
 

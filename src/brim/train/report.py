@@ -1,4 +1,4 @@
-"""What a run reports: about every step, about every round of play, and at its end."""
+"""The reports of a run: on every step, on every round of play, and at its end."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,5 +1,4 @@
-"""What every training run is, whatever it trains: one output, a module, an optimizer, steps, checkpoints, records,
-signals.
+"""`Run`, the base of every trainer: one output, a module, an optimizer, steps, checkpoints, records, signals.
 
 A step takes the microbatches it is given, over all ranks. Its loss is the sum over what is trained on in them, divided
 by how much that is: how the step was cut into microbatches and ranks does not change the mathematics.
@@ -166,7 +165,7 @@ class Run(ABC, Generic[Config]):
         self._saved_at = self.progress
 
     def take_steps(self, say: Callable[[str], None]) -> Ends:
-        """Take the steps that are left, or those before somebody asks the run to stop.
+        """Take the steps that are left, or those before the run is asked to stop.
 
         The last one is in a checkpoint.
         """

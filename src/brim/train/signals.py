@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Remembers that somebody asked the run to stop."""
+    """A flag that is set when a signal or a caller asks the run to stop."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -30,7 +30,7 @@ class StopRequest:
 
         try:
             before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-        except ValueError:  # not the main thread: signals belong to somebody else
+        except ValueError:  # not the main thread, which alone can handle signals
             before = {}
         try:
             yield

@@ -19,7 +19,7 @@ ConnectionT = TypeVar("ConnectionT")
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How often and after which delays something is tried again.
+    """The number of retries of a failed attempt, and the delays before them.
 
     Example:
         >>> retry = Retry(delay=1.0, max_delay=10.0)

@@ -24,7 +24,7 @@ class LoopThread:
         self._lock = RLock()  # reentrant: garbage that is collected while it is held may stop the thread, too
         self._ended = False
         self._waited: set[Future[Any]] = set()
-        """Calls that somebody waits for."""
+        """Calls whose results a thread waits for."""
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -88,7 +88,7 @@ class LoopThread:
         finally:
             with self._lock:
                 self._ended = True
-            for future in list(self._waited):  # whatever ended the loop, nobody must wait for it
+            for future in list(self._waited):  # whatever ended the loop, no thread may wait for it
                 future.cancel()
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:

@@ -69,9 +69,9 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
         if max_wait is not None and not 0 <= max_wait < float("inf"):
             raise OptionError(f"max_wait must be a number of seconds that is not negative, got {max_wait!r}")
         self.batches = 0
-        """How often the function was called."""
+        """Number of calls of the function."""
         self.items = 0
-        """How many items it was called with, in all."""
+        """Number of items in all calls."""
         self._function = answer
         call = getattr(answer, "__call__", None)  # noqa: B004  of an object that can be called
         self._is_async = inspect.iscoroutinefunction(answer) or inspect.iscoroutinefunction(call)
@@ -168,7 +168,7 @@ class Together(Generic[KeyT, ItemT, AnswerT]):
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """See whether a batch can be asked, or whether nobody is there any more."""
+        """Ask a batch if one is complete, or stop if no caller is left."""
         self._looking = False
         if not self._begun and not self._waiting and (self._asked is None or self._is_unwanted):
             self._abandon()

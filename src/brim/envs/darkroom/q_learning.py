@@ -32,7 +32,7 @@ class QLearning:
     """Share of the steps that are taken at random. A model that imitates a learner without such steps cannot recover
     from a mistake of its own."""
     replays: int = 3
-    """How often the steps of an episode are replayed, last one first, after it has ended."""
+    """Number of times that the steps of an episode are replayed, last one first, after it has ended."""
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate <= 1:

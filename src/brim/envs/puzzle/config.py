@@ -71,7 +71,7 @@ class GymConfig:
     """Upper limit of the time for an episode. Reconnecting and the policy's own time count; the time in which the
     server is unreachable, or in which the lanes wait for the consumer, does not."""
     max_retries: int = 3
-    """How often an episode is resumed on a new connection after its connection failed."""
+    """Number of times that an episode is resumed on a new connection after its connection failed."""
     retry_delay: float = 1.0
     """Delay before the first retry; it doubles with every further one."""
     max_retry_delay: float = 30.0

@@ -58,7 +58,7 @@ class Game:
     cells: type[int] | type[str] = int
     """The type of the cells of a grid, if there is one."""
     slow: bool = False
-    """True if a server can take many seconds to generate a puzzle, in which it answers nobody."""
+    """True if a server can take many seconds to generate a puzzle, during which it answers no request."""
     hidden: bool = False
     """True if the server shows only a part of the position, so that the puzzle cannot be solved by reasoning."""
 

@@ -241,7 +241,7 @@ class EpisodePlayer:
             outcome = await session.act(action)
         except ServerClosed:
             if progress.closed and progress.answered:
-                # The second time at the same place: the action is to blame, and the next attempt goes on without it.
+                # The second time at the same place: the action is to blame, and the next attempt continues without it.
                 progress.closings += 1
                 progress.answered = False
                 self._record(

@@ -169,7 +169,7 @@ class Together(together.Together[EpisodeSpec, Turn, str | None]):
 
     @property
     def turns(self) -> int:
-        """How many actions were chosen."""
+        """Number of actions that were chosen."""
         return self.items
 
     async def act(self, turn: Turn) -> str | None:

@@ -253,7 +253,7 @@ class ReplayBuffer(SnapshotQueries):
         return sample_id in self._table.index
 
     def count_held(self, keys: ArrayLike) -> int:
-        """How many of some keys belong to entries that are still in the buffer. Much faster than a snapshot."""
+        """Count the keys that belong to entries which are still in the buffer. Much faster than a snapshot."""
         return self._table.find(as_keys(keys))[1]
 
     @property

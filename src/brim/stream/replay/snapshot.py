@@ -87,7 +87,7 @@ class BufferSnapshot:
 
     @cached_property
     def replay_count(self) -> NDArray[np.int64]:
-        """How often each entry was drawn, here and before it was added."""
+        """Number of times that each entry was drawn, including draws before it was added to this buffer."""
         return self._entries.columns["replay_count"][self._rows] + self._replays
 
     @cached_property

@@ -40,7 +40,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How the models are trained."""
+    """Options of the training of the models."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """A model is trained for each of these seeds."""
@@ -85,7 +85,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a model is evaluated on held-out goals."""
+    """Options of the evaluation of a model on held-out goals."""
 
     episodes: int = 20
     """Episodes that the model plays in context, one after the other."""

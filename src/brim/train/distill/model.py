@@ -64,7 +64,7 @@ class CompressedAD(nn.Module):
         return latents
 
     def decode(self, latents: "Tensor | None", context: dict[str, Any]) -> "Tensor":
-        """As `forward`, with latents that are known already."""
+        """Return what `forward` returns, for latents that are computed already."""
         return Decoding(self, latents).read(context)
 
 
@@ -102,7 +102,7 @@ class StepEmbedding(nn.Module):
         self.place = nn.Embedding(window, width)
 
     def forward(self, stretch: dict[str, Any], *, place: int = 0) -> "Tensor":
-        """Of steps that begin at a place of their stretch. [rows, steps, width]"""
+        """Embed steps that begin at index `place` of their stretch. Returns [rows, steps, width]."""
         states, actions = stretch["states"], stretch["actions"]
         end = place + actions.shape[1]
         if end > self.place.num_embeddings:

@@ -90,7 +90,7 @@ def train_distill(
     after the next step, with a checkpoint.
 
     Raises:
-        OptionError: The output holds a run, and `resume` is not given; or somebody's files, which would be lost.
+        OptionError: The output holds a run, and `resume` is not given; or other files, which would be overwritten.
         MismatchError: The run in the output began with other options.
         DamagedError: A file of the run is damaged, and cannot be made again.
         BrimError: The loss is not finite, or a checkpoint cannot be written.

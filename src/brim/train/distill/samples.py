@@ -35,7 +35,7 @@ START = ACTIONS
 
 @dataclass(frozen=True, kw_only=True)
 class CutConfig:
-    """How histories are cut into samples."""
+    """Options of cutting histories into samples."""
 
     window: int = 40
     """Upper limit of the steps in a stage or a context; the lower limit is half of it."""

@@ -54,7 +54,7 @@ class HistoryBatch:
     """A batch of samples of one structure, as a step looks at it."""
 
     columns: dict[str, Any]
-    """As `collate_compressed_batch` makes them."""
+    """The tensors of the batch, as `collate_compressed_batch` returns them."""
     epoch: int
     index: int
     num_loss_tokens: float = 1.0

@@ -107,7 +107,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _parsed(yaml: Any, text: bytes) -> Any:
-    """What the safe loader makes of it, but a key that comes twice is an error, and so is a mapping within itself."""
+    """Parse YAML with the safe loader. A key that comes twice is an error, and so is a mapping that contains itself."""
 
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
         return loader.construct_mapping(node, deep=True)

@@ -62,8 +62,8 @@ class OnlineConfig(CausalConfig):
     max_staleness: int | None = 1000
     """Upper limit of the age of the model's actions, in optimizer steps; None is no limit."""
     priority: Priority = "none"
-    """What makes actions more likely to be drawn: nothing, their reward (the priority is 1 + reward), or a difficulty
-    near the target.
+    """The priority of actions when they are drawn: none, their reward (the priority is 1 + reward), or the closeness of
+    their difficulty to the target.
     """
 
     def __post_init__(self) -> None:

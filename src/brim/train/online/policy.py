@@ -53,13 +53,13 @@ class ModelPolicy(Together):
             raise OptionError(f"temperature must not be negative or infinite, got {temperature}")
         super().__init__(self.choose)
         self.longest = longest or LONGEST
-        """How many tokens the model reads."""
+        """Upper limit of the tokens that the model reads."""
         self.unread = 0
-        """How many positions were too long for it."""
+        """Number of positions that were too long for the model."""
         self.model = model
         self.tokenizer = tokenizer
         self.prompts = Prompts(tokenizer)
-        """The prompts that the model has read, for whoever makes samples of them."""
+        """The prompts that the model has read, for the code that makes samples of them."""
         self.end_token = tokenizer.eos_id
         self.temperature = temperature
         self.seed = seed
@@ -136,7 +136,7 @@ class _Writer:
             self._over = True
 
     def _walk(self) -> None:
-        """Where only one token can follow, it does."""
+        """Append tokens as long as only one can follow, without asking the model."""
         while not self._over and self._tree is not None and len(self._tree) == 1:
             self._append(next(iter(self._tree)))
 

@@ -32,7 +32,7 @@ class Round:
     number: int
     samples: list[StreamSample] = field(default_factory=lambda: [])
     own: Rate = field(default_factory=Rate)
-    """How often the model solved what it played. Episodes that failed because of the server are not counted."""
+    """Success of the model in the episodes it played. Episodes that failed because of the server do not count."""
     own_by_level: dict[str, Rate] = field(default_factory=lambda: {})
     own_results: list[bool] = field(default_factory=lambda: [])
     guided: Rate = field(default_factory=Rate)

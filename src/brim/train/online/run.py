@@ -53,7 +53,7 @@ BUFFER, WINDOW = "buffer.brim", "window.brim"
 
 @dataclass(frozen=True)
 class OnlineHooks:
-    """Functions that are called on the main rank while the run goes on."""
+    """Functions that are called on the main rank during the run."""
 
     on_step: Callable[[StepReport], None] | None = None
     on_round: Callable[[RoundReport], None] | None = None

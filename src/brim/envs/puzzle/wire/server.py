@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> None:
 def _end_with_input(folder: Path) -> None:
     while os.read(0, 4096):
         pass
-    shutil.rmtree(folder, ignore_errors=True)  # whoever made it may be gone
+    shutil.rmtree(folder, ignore_errors=True)  # the process that made it may have ended
     os._exit(0)
 
 
