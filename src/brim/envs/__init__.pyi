@@ -1,3 +1,4 @@
+from brim.envs import arc as arc
 from brim.envs import darkroom as darkroom
 from brim.envs import puzzle as puzzle
 from brim.envs.checker import EnvCheck as EnvCheck

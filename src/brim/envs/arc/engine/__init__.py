@@ -1,0 +1,1 @@
+"""What computes the steps: the definition, the compiled kernel, and JAX."""

@@ -1,0 +1,80 @@
+"""Grids as bits, for the engine in JAX: packing, unpacking, and randomness.
+
+A cell has four bits (colours 0 to 9, and `PADDING`). Bit p of all cells of a row is a word of 32 bits, column c at bit
+c, so a grid is four planes of words. Environments are on the last axis: JAX computes on many at once.
+
+This module imports jax.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brim.core.extras import need
+from brim.envs.arc.engine.random import PARITY, ROTATIONS
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax = need("jax", extra="arc", user="brim.envs.arc")
+    jnp = jax.numpy
+
+PLANES = 4
+
+
+def pack(grids: Any) -> "jax.Array":
+    """Turn cells into planes. [batch, height, width] of uint8 -> [4, height, batch] of uint32"""
+    cells = jnp.moveaxis(jnp.asarray(grids), 0, -1)  # [height, width, batch]
+    return jnp.stack([pack_flags(cells >> plane & 1) for plane in range(PLANES)])
+
+
+def pack_flags(flags: Any) -> "jax.Array":
+    """Turn flags into words. [height, width, batch] -> [height, batch] of uint32"""
+    columns = jnp.arange(flags.shape[1], dtype=jnp.uint32)[:, None]
+    return jnp.sum(flags.astype(jnp.uint32) << columns, axis=1, dtype=jnp.uint32)
+
+
+def pack_bank(inputs: Any, targets: Any) -> "jax.Array":
+    """Turn the grids of a bank into planes. Two of [pairs, height, width] -> [pairs, 2, 4, height] of uint32"""
+    return jnp.stack([jnp.moveaxis(pack(grids), -1, 0) for grids in (inputs, targets)], axis=1)
+
+
+def unpack(planes: Any, width: int, *, single: bool = False) -> "jax.Array":
+    """Turn planes into cells. [..., 4, height, batch] of uint32 -> [..., batch, height, width] of uint8
+
+    `single` planes have no axis for a batch, and neither has the result.
+    """
+    if single:
+        planes = planes[..., None]
+    rows = jnp.moveaxis(planes, -1, -3)[..., None]  # [..., batch, 4, height, 1]
+    columns = jnp.arange(width, dtype=jnp.uint32)
+    bits = [(rows[..., plane, :, :] >> columns & 1).astype(jnp.uint8) << plane for plane in range(PLANES)]
+    cells = bits[0] | bits[1] | bits[2] | bits[3]
+    return cells[..., 0, :, :] if single else cells
+
+
+def threefry(key: Any, counter: Any) -> tuple["jax.Array", "jax.Array"]:
+    """Return two random words for each key and counter, as `brim.envs.arc.engine.random.threefry` does with a second
+    counter of 0. [batch, 2], [batch] -> [batch], [batch]"""
+    keys = (key[:, 0], key[:, 1], key[:, 0] ^ key[:, 1] ^ np.uint32(PARITY))
+    x = counter.astype(jnp.uint32) + keys[0]
+    y = keys[1]
+    for group in range(5):
+        for rotation in ROTATIONS[:4] if group % 2 == 0 else ROTATIONS[4:]:
+            x = x + y
+            y = (y << rotation) | (y >> (32 - rotation))
+            y = y ^ x
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x, y
+
+
+def below(words: Any, limit: Any) -> "jax.Array":
+    """Turn random words into integers from 0 to limit - 1: the upper half of a product of 64 bits, made from two of 32.
+
+    The limit is at most 2**16.
+    """
+    factor = jnp.asarray(limit).astype(jnp.uint32)
+    low, high = (words & 0xFFFF) * factor, (words >> 16) * factor
+    return ((high + (low >> 16)) >> 16).astype(jnp.int32)

@@ -1,0 +1,140 @@
+"""Resets and steps of JAX arrays, compiled: which engine does the work, and in what form JAX is given it.
+
+Everything goes through `jax.jit` with the configuration as a static argument and the bank as an argument of its own, so
+that donating states never donates the bank.
+
+This module imports jax.
+"""
+
+import warnings
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brim.core.errors import MismatchError, OptionError
+from brim.core.extras import need
+from brim.envs.arc.actions import PointAction, StructuredAction
+from brim.envs.arc.config import JaxArcConfig
+from brim.envs.arc.engine import on_jax, on_xla
+from brim.envs.arc.engine.bits import pack, pack_bank, unpack
+from brim.envs.arc.engine.call import Report, StepResult, blank, resetting, result_of
+from brim.envs.arc.state import ArcEnvState
+from brim.envs.arc.tasks.bank import TaskBank
+from brim.envs.arc.tasks.task import register_with_jax
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax = need("jax", extra="arc", user="brim.envs.arc")
+    jnp = jax.numpy
+
+register_with_jax()
+
+
+def reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig) -> tuple[ArcEnvState, Any]:
+    """Begin episode 0 of every environment."""
+    engine = choose_engine(config)
+    bank = on_device(bank, planes=engine == "jax")
+    changed, obs = _reset(bank, keys, jnp.asarray(fixed_task), config, engine)
+    return ArcEnvState(bank, *changed), obs
+
+
+def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *, donate: bool) -> StepResult:
+    """Step every environment."""
+    wanted = config.environment.engine
+    engine = "jax" if states.has_bits else "cpu"
+    if wanted not in ("auto", engine):
+        raise MismatchError(f'the states were made by engine "{engine}", but the configuration says "{wanted}"')
+    bank, changed = states[0], states[1:]
+    run = _step_in_place if donate else _step
+    after, obs, report = run(changed, bank, actions, config, engine)
+    return result_of(ArcEnvState(bank, *after), obs, report)
+
+
+def choose_engine(config: JaxArcConfig) -> str:
+    """Return "cpu" or "jax".
+
+    Raises:
+        OptionError: The configuration asks for the kernel, which cannot be used here.
+    """
+    wanted = config.environment.engine
+    if wanted == "jax":
+        return "jax"
+    reason = "the default device is not a CPU" if jax.default_backend() != "cpu" else on_xla.unavailable()
+    if reason is None:
+        return "cpu"
+    if wanted == "cpu":
+        raise OptionError(f'engine "cpu" cannot be used: {reason}; use "auto" or "jax"')
+    if jax.default_backend() == "cpu":
+        _say_once(reason)
+    return "jax"
+
+
+@cache
+def _say_once(reason: str) -> None:
+    warnings.warn(f"ARC environments run in pure JAX: {reason}", RuntimeWarning, stacklevel=5)
+
+
+def on_device(bank: TaskBank, *, planes: bool) -> TaskBank:
+    """Return the bank as JAX arrays, with or without its grids as bits. A bank of NumPy is converted once."""
+    if isinstance(bank.inputs, np.ndarray):
+        return _converted(_Same(bank), planes)
+    if planes and bank.planes is None:
+        return bank._replace(planes=pack_bank(bank.inputs, bank.targets))
+    return bank
+
+
+class _Same:
+    """A bank as a key of a cache: equal only to itself. The cache keeps it alive, so its address is not reused."""
+
+    def __init__(self, bank: TaskBank) -> None:
+        self.bank = bank
+
+    def __hash__(self) -> int:
+        return id(self.bank.inputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and all(one is two for one, two in zip(self.bank, other.bank, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _converted(key: _Same, planes: bool) -> TaskBank:
+    with jax.ensure_compile_time_eval():  # the bank is kept beyond the trace that may surround this call
+        bank = TaskBank(*(jnp.asarray(leaf) for leaf in key.bank[:5]))
+        return bank._replace(planes=pack_bank(bank.inputs, bank.targets)) if planes else bank
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, engine: str) -> tuple[Any, Any]:
+    states = blank(bank, keys, fixed_task, config.shape)
+    zeros = jnp.zeros(keys.shape[0], jnp.int32)
+    if engine == "jax":
+        states = states._replace(
+            cells=pack(states.cells), held=pack(states.held), selection=states.selection.swapaxes(0, 1)
+        )
+    states = jax.tree.map(jnp.asarray, states)
+    after, obs, _ = _computed(states, PointAction(zeros, zeros, zeros), resetting(config), engine)
+    return after[1:], obs
+
+
+def _stepped(
+    changed: tuple[Any, ...], bank: TaskBank, actions: StructuredAction, config: JaxArcConfig, engine: str
+) -> tuple[tuple[Any, ...], Any, Report]:
+    after, obs, report = _computed(ArcEnvState(bank, *changed), actions, config, engine)
+    return after[1:], obs, report
+
+
+_step = jax.jit(_stepped, static_argnums=(3, 4))
+_step_in_place = jax.jit(_stepped, static_argnums=(3, 4), donate_argnums=0)
+
+
+def _computed(
+    states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, engine: str
+) -> tuple[ArcEnvState, Any, Report]:
+    if engine == "cpu":
+        after, report = on_xla.step(states, actions, config)
+        return after, after.cells, report
+    after, report = on_jax.step(states, actions, config)
+    return after, unpack(after.cells, config.shape[1]), report

@@ -1,0 +1,475 @@
+"""Step environments in pure JAX: wherever JAX runs, and no operation is computed as a branch of its own.
+
+`vmap` over a branch for each operation would compute all of them for every environment. Here operations share their
+work. All that move cells (moves, flips, rotations, copy, paste) are one row map followed by one shift of columns; all
+that colour cells (fill, flood fill, clear, cut) are one mask; taking the input and changing the pair are one lookup.
+
+Arrays are [height, batch] words, or [4, height, batch] for planes; see `brim.envs.arc.engine.bits`. Names of masks end
+in `_rows`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in the cache.
+
+This module imports jax.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from brim.core.extras import need
+from brim.envs.arc.actions import MaskAction, StructuredAction
+from brim.envs.arc.config import JaxArcConfig
+from brim.envs.arc.engine.bits import PLANES, below, pack_flags, threefry, unpack
+from brim.envs.arc.engine.call import Report, parts
+from brim.envs.arc.engine.on_xla import narrow
+from brim.envs.arc.operations import COLOURS, OPERATIONS, PADDING, ArcOperation
+from brim.envs.arc.state import RUNNING, TERMINATED, TRUNCATED, ArcEnvState
+from brim.envs.arc.tasks.bank import TaskBank
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax = need("jax", extra="arc", user="brim.envs.arc")
+    jnp = jax.numpy
+
+Array = Any
+NOTHING = OPERATIONS
+"""Stands for an operation that changes nothing."""
+
+
+class Chosen(NamedTuple):
+    """What the actions select. All but `rows` are [batch]."""
+
+    rows: Array
+    """[height, batch], uint32: the selected cells that the operation may use."""
+    any: Array
+    out_of_range: Array
+    top: Array
+    left: Array
+    bottom: Array
+    """The last selected row."""
+    right: Array
+
+
+def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
+    """Step every environment. The arrays may be traced."""
+    return _step(states, actions, config)
+
+
+def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
+    height, width = config.shape
+    rows = jnp.arange(height, dtype=jnp.int32)[:, None]
+    running = states.status == RUNNING
+    given = narrow(actions.operation)
+    old_rows = _rectangle(rows, 0, 0, states.height - 1, states.width - 1)
+    chosen = _choose(actions, given, rows, old_rows, states, config)
+    allowed = _is_allowed(given, config) & ~(_uses_selection(given) & chosen.out_of_range)
+    invalid = running & ~allowed
+    op = jnp.where(running & allowed, given, NOTHING)
+    used = (op != NOTHING) & _uses_selection(op)
+    selection = jnp.where(used, chosen.rows, 0)
+    if config.environment.auto_reset == "off":  # a finished environment keeps its last selection
+        selection = jnp.where(running, selection, states.selection)
+
+    grid, held = _edit(states, op, chosen, selection, rows, old_rows)
+    grew = (op == ArcOperation.RESIZE) & chosen.any
+    tall = jnp.where(grew, chosen.bottom + 1, states.height)
+    wide = jnp.where(grew, chosen.right + 1, states.width)
+
+    pair, switched = _pair(states, op)
+    task, episode, demos, tests = states.task_index, states.episode, states.demos_solved, states.tests_solved
+    restarts = jnp.zeros_like(running)
+    if config.environment.auto_reset == "next_step":
+        restarts = ~running
+        drawn_task, drawn_pair = _draw(states.bank, states.key, states.fixed_task, episode + 1, config)
+        episode = jnp.where(restarts, episode + 1, episode)
+        task, pair = jnp.where(restarts, drawn_task, task), jnp.where(restarts, drawn_pair, pair)
+        demos, tests = jnp.where(restarts, 0, demos), jnp.where(restarts, 0, tests)
+        held = jnp.where(restarts, _padding(), held)
+    takes_input = switched | restarts | (op == ArcOperation.COPY_INPUT)
+    sizes = states.bank.sizes[pair]
+    grid = _input_where(takes_input, grid, states.bank, pair)
+    tall, wide = jnp.where(takes_input, sizes[:, 0], tall), jnp.where(takes_input, sizes[:, 1], wide)
+
+    score = _similarity(grid, states.bank, pair, sizes, tall, wide, rows)
+    solved = score == 1
+    tests_from = states.bank.first[task, 1]
+    on_test = pair >= tests_from
+    place = jnp.where(on_test, pair - tests_from, pair - states.bank.first[task, 0])
+    bit = jnp.where(running & solved, jnp.uint32(1) << (place & 31).astype(jnp.uint32), 0)
+    demos, tests = demos | jnp.where(on_test, 0, bit), tests | jnp.where(on_test, bit, 0)
+
+    steps = jnp.where(restarts, 0, states.step_count + running)
+    ends = op == ArcOperation.SUBMIT
+    if config.environment.end_when_solved:
+        ends = ends | (running & solved)
+    status = jnp.where(steps >= config.environment.max_episode_steps, TRUNCATED, RUNNING)
+    status = jnp.where(running, jnp.where(ends, TERMINATED, status), jnp.where(restarts, RUNNING, states.status))
+    was_shown = jnp.where(states.on_test_pair, 0, states.similarity_score)
+    reward = _reward(was_shown, jnp.where(on_test, 0, score), states.status, ends, solved, invalid, config)
+
+    after = states._replace(
+        episode=episode,
+        task_index=task,
+        pair_index=pair,
+        cells=grid,
+        held=held,
+        selection=selection,
+        height=tall,
+        width=wide,
+        step_count=steps,
+        similarity_score=score,
+        status=status.astype(jnp.int32),
+        demos_solved=demos,
+        tests_solved=tests,
+    )
+    keeps_final = config.environment.auto_reset == "same_step"
+    report = Report(
+        reward=reward,
+        terminated=after.status == TERMINATED,
+        truncated=after.status == TRUNCATED,
+        similarity=score,
+        solved=solved,
+        invalid=invalid,
+        final=unpack(grid, width) if keeps_final else jnp.zeros((0, height, width), jnp.uint8),
+    )
+    if keeps_final:
+        ended = running & (after.status != RUNNING)
+        after = _begin_next(after, ended, config)
+    return after, report
+
+
+def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcEnvState:
+    """Begin the next episode of the environments whose episode ended with this step."""
+    rows = jnp.arange(config.shape[0], dtype=jnp.int32)[:, None]
+    task, pair = _draw(states.bank, states.key, states.fixed_task, states.episode + 1, config)
+    sizes = states.bank.sizes[pair]
+    inputs = _planes(states.bank, pair, 0)
+    score = _similarity(inputs, states.bank, pair, sizes, sizes[:, 0], sizes[:, 1], rows)
+    begun = {
+        "episode": states.episode + 1,
+        "task_index": task,
+        "pair_index": pair,
+        "cells": inputs,
+        "held": jnp.broadcast_to(_padding(), states.held.shape),
+        "selection": jnp.zeros_like(states.selection),
+        "height": sizes[:, 0],
+        "width": sizes[:, 1],
+        "step_count": jnp.zeros_like(states.step_count),
+        "similarity_score": score,
+        "status": jnp.zeros_like(states.status),
+        "demos_solved": jnp.zeros_like(states.demos_solved),
+        "tests_solved": jnp.zeros_like(states.tests_solved),
+    }
+    return states._replace(**{name: jnp.where(ended, new, getattr(states, name)) for name, new in begun.items()})
+
+
+# The selection.
+
+
+def _choose(
+    actions: StructuredAction, op: Array, rows: Array, old_rows: Array, states: ArcEnvState, config: JaxArcConfig
+) -> Chosen:
+    """Find the selected cells that the operations may use: inside of the grid, or anywhere if they resize it."""
+    height, width = config.shape
+    anywhere = op == ArcOperation.RESIZE
+    if isinstance(actions, MaskAction):
+        return _choose_by_mask(actions.selection, rows, old_rows, anywhere)
+    _, *corners = parts(actions)
+    r1, c1, r2, c2 = (narrow(corner) for corner in (corners if corners[2] is not None else corners[:2] * 2))
+    top, left, bottom, right = jnp.minimum(r1, r2), jnp.minimum(c1, c2), jnp.maximum(r1, r2), jnp.maximum(c1, c2)
+    last_row = jnp.where(anywhere, height, states.height) - 1
+    last_column = jnp.where(anywhere, width, states.width) - 1
+    fits = (top >= 0) & (left >= 0) & (bottom < height) & (right < width) & (top <= last_row) & (left <= last_column)
+    top, left = jnp.where(fits, top, 0), jnp.where(fits, left, 0)
+    bottom, right = (
+        jnp.where(fits, jnp.minimum(bottom, last_row), 0),
+        jnp.where(fits, jnp.minimum(right, last_column), 0),
+    )
+    chosen_rows = jnp.where(fits, _rectangle(rows, top, left, bottom, right), 0)
+    return Chosen(chosen_rows, fits, ~fits, top, left, bottom, right)
+
+
+def _choose_by_mask(mask: Array, rows: Array, old_rows: Array, anywhere: Array) -> Chosen:
+    everything = pack_flags(jnp.moveaxis(mask, 0, -1))  # [height, batch]
+    inside = jnp.where(anywhere, everything, everything & old_rows)
+    some = jnp.any(inside != 0, axis=0)
+    columns = jax.lax.reduce(inside, jnp.uint32(0), jax.lax.bitwise_or, (0,))
+    filled = jnp.sum((inside != 0).astype(jnp.uint32) << rows.astype(jnp.uint32), axis=0, dtype=jnp.uint32)
+    out_of_range = ~some & jnp.any(everything != 0, axis=0)
+    return Chosen(inside, some, out_of_range, _lowest(filled), _lowest(columns), _highest(filled), _highest(columns))
+
+
+def _lowest(words: Array) -> Array:
+    """Number of the lowest bit that is set; 0 for 0."""
+    trailing = jax.lax.population_count(~words & (words - 1)).astype(jnp.int32)
+    return jnp.where(words == 0, 0, trailing)
+
+
+def _highest(words: Array) -> Array:
+    """Number of the highest bit that is set; 0 for 0."""
+    return jnp.where(words == 0, 0, 31 - jax.lax.clz(words).astype(jnp.int32))
+
+
+def _rectangle(rows: Array, top: Any, left: Any, bottom: Any, right: Any) -> Array:
+    """The cells of a rectangle, last row and column included. [height, batch]"""
+    return jnp.where((rows >= top) & (rows <= bottom), _ones(right + 1) & ~_ones(left), 0)
+
+
+def _ones(count: Any) -> Array:
+    """Words whose lowest `count` bits are set; `count` is below 32."""
+    return (jnp.uint32(1) << jnp.asarray(count).astype(jnp.uint32)) - 1
+
+
+def _uses_selection(op: Array) -> Array:
+    return (op < ArcOperation.COPY_INPUT) | (op == ArcOperation.RESIZE)
+
+
+def _is_allowed(op: Array, config: JaxArcConfig) -> Array:
+    known = (op >= 0) & (op < OPERATIONS)
+    if config.action.allowed_operations is None:
+        return known
+    allowed = config.action.allowed
+    words = jnp.where(op < 32, jnp.uint32(allowed & 0xFFFFFFFF), jnp.uint32(allowed >> 32))
+    return known & (words >> (op & 31).astype(jnp.uint32) & 1 == 1)
+
+
+# Operations on cells.
+
+
+def _edit(
+    states: ArcEnvState, op: Array, chosen: Chosen, selection: Array, rows: Array, old_rows: Array
+) -> tuple[Array, Array]:
+    """Apply the operations that change cells or the clipboard. Returns both as planes."""
+    height, width = states.bank.shape
+    grid, held = states.cells, states.held
+    is_move = (op >= ArcOperation.MOVE_UP) & (op <= ArcOperation.FLIP_VERTICAL)
+    is_clear = op == ArcOperation.CLEAR
+    whole = (is_move | is_clear) & ~chosen.any
+    top, left = jnp.where(whole, 0, chosen.top), jnp.where(whole, 0, chosen.left)
+    bottom = jnp.where(whole, states.height - 1, chosen.bottom)
+    right = jnp.where(whole, states.width - 1, chosen.right)
+    tall, wide = bottom - top + 1, right - left + 1
+    clockwise, counter = op == ArcOperation.ROTATE_CLOCKWISE, op == ArcOperation.ROTATE_COUNTERCLOCKWISE
+    rotates = clockwise | counter
+    is_move = is_move & ~(rotates & (tall != wide))
+    copies = (op == ArcOperation.COPY) | (op == ArcOperation.CUT)
+    pastes = op == ArcOperation.PASTE
+
+    # The row that every row is taken from; rows of the clipboard follow those of the grid. A rectangle that is rotated
+    # lies across while it is transposed, so there are as many rows as the longer side.
+    lines = jnp.arange(max(height, width), dtype=jnp.int32)[:, None]
+    flips = op == ArcOperation.FLIP_VERTICAL
+    offset = jnp.where(flips, top + bottom, 0)
+    offset = jnp.where(clockwise, bottom + left, offset)
+    offset = jnp.where(counter, top - left, offset)
+    offset = jnp.where(copies, top, offset)
+    offset = jnp.where(pastes, height - top, offset)
+    offset = jnp.where(op == ArcOperation.MOVE_UP, 1, jnp.where(op == ArcOperation.MOVE_DOWN, -1, offset))
+    sign = jnp.where(flips | clockwise, -1, 1)
+    source = offset + sign * lines
+    source = jnp.where((op == ArcOperation.MOVE_UP) & (lines == bottom), top, source)
+    source = jnp.where((op == ArcOperation.MOVE_DOWN) & (lines == top), bottom, source)
+    source = jnp.clip(source, 0, 2 * height - 1)
+    both = jnp.concatenate([grid, held], axis=1)
+    taken = _take_rows(both, source)
+
+    # The columns: bring the rectangle to column 0, change it there, and put it where it belongs.
+    from_column = jnp.where(pastes, 0, left).astype(jnp.uint32)
+    to_column = jnp.where(copies, 0, jnp.where(rotates, top, left)).astype(jnp.uint32)
+    span = jnp.where(pastes, jnp.uint32(0xFFFFFFFF), _ones(wide))
+    last = (wide - 1).astype(jnp.uint32)
+    taken = (taken >> from_column) & span
+    turned = jnp.where(op == ArcOperation.MOVE_LEFT, (taken >> 1) | ((taken & 1) << last), taken)
+    turned = jnp.where(op == ArcOperation.MOVE_RIGHT, ((taken << 1) | (taken >> last)) & span, turned)
+    mirrored = _reverse(taken) >> (31 - last)
+    turned = jnp.where((op == ArcOperation.FLIP_HORIZONTAL) | counter, mirrored, turned)
+    placed = turned << to_column
+    placed = jnp.where(rotates, _transpose(placed), placed)[:, :height]
+
+    # Which cells get what.
+    nothing = _equals(placed, PADDING)
+    below_right = jnp.where(rows >= top, ~_ones(left), 0)
+    moved_rows = jnp.where(is_move, _rectangle(rows, top, left, bottom, right), 0)
+    moved_rows = jnp.where(pastes & chosen.any, ~nothing & below_right, moved_rows)
+    fills = (op < COLOURS) | is_clear | (op == ArcOperation.CUT)
+    colour = jnp.where(op < COLOURS, op, 0)
+    filled_rows = jnp.where(fills, jnp.where(whole, old_rows, selection), 0)
+    floods = (op >= ArcOperation.FLOOD_FILL_0) & (op <= ArcOperation.FLOOD_FILL_9)
+    colour = jnp.where(floods, op - ArcOperation.FLOOD_FILL_0, colour)
+    alone = floods & chosen.any & (chosen.top == chosen.bottom) & (chosen.left == chosen.right)
+    filled_rows = filled_rows | _flood(grid, jnp.where(alone, selection, 0), chosen, old_rows)
+    resizes = (op == ArcOperation.RESIZE) & chosen.any
+    new_rows = jnp.where(resizes, _rectangle(rows, 0, 0, chosen.bottom, chosen.right), old_rows)
+    kept = grid & ~(moved_rows | filled_rows)
+    edited = kept | (placed & moved_rows) | (_spread(colour) & filled_rows)
+    edited = (edited & old_rows & new_rows) | (_padding() & ~new_rows)
+
+    into_rows = _normalised(selection, chosen, rows, top, from_column, tall, span)
+    copied = (placed & into_rows) | (_padding() & ~into_rows)
+    return edited, jnp.where(copies & chosen.any, copied, held)
+
+
+def _normalised(
+    selection: Array, chosen: Chosen, rows: Array, top: Array, from_column: Array, tall: Array, span: Array
+) -> Array:
+    """The selection moved to the upper left corner, as the clipboard keeps it."""
+    moved = _take_rows(selection[None], jnp.clip(rows + top, 0, rows.shape[0] - 1))[0]
+    return jnp.where(rows < tall, (moved >> from_column) & span, 0)
+
+
+def _take_rows(planes: Array, source: Array) -> Array:
+    """Take rows: result[p, r, b] is planes[p, source[r, b], b]."""
+    return jnp.take_along_axis(planes, source[None], axis=1, mode="promise_in_bounds")
+
+
+def _reverse(words: Array) -> Array:
+    """Reverse the bits of every word."""
+    for by, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF)):
+        words = ((words >> by) & mask) | ((words & mask) << by)
+    return (words >> 16) | (words << 16)
+
+
+def _transpose(planes: Array) -> Array:
+    """Transpose 32 x 32 bits: column c of row r becomes column r of row c. [4, lines, batch]
+
+    Each of five rounds swaps blocks of half the size of the round before, between rows that differ in one bit of their
+    number (Warren, Hacker's Delight, 7-3). Rows are kept in an order in which those two are always half the rows apart,
+    so that all rounds are the same code; after five rounds the order is the original one.
+    """
+    lines, batch = planes.shape[1:]
+    rows = jnp.concatenate([planes, jnp.zeros((PLANES, 32 - lines, batch), jnp.uint32)], axis=1)
+
+    def swap(rows: Array, round: Array) -> tuple[Array, None]:
+        by, mask = round[0], round[1]
+        upper, lower = rows[:, :16], rows[:, 16:]
+        exchanged = ((upper >> by) ^ lower) & mask
+        upper, lower = upper ^ (exchanged << by), lower ^ exchanged
+        return jnp.stack([upper, lower], axis=2).reshape(PLANES, 32, batch), None
+
+    rounds = jnp.array(
+        [(16, 0x0000FFFF), (8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)], jnp.uint32
+    )
+    rows, _ = jax.lax.scan(swap, rows, rounds)
+    return rows[:, :lines]
+
+
+def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
+    """Grow the start cells over all connected cells of the same colour. [height, batch]
+
+    A sweep goes down and up through the rows: each row takes over what the row before reached, and spreads it sideways.
+    Sweeps are repeated until nothing is added in any environment; ordinary grids take two or three.
+    """
+    corner = jnp.take_along_axis(grid, chosen.top[None, None], axis=1, mode="promise_in_bounds")  # [4, 1, batch]
+    bits = (corner >> chosen.left.astype(jnp.uint32)) & 1
+    same = ~(grid ^ (jnp.uint32(0) - bits))
+    region = same[0] & same[1] & same[2] & same[3] & old_rows
+
+    def spread(before: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        reached, free = row
+        reached = reached | (before & free)
+        reached = (((reached + free) ^ free) | reached) & free  # to higher columns: a carry runs through free cells
+        for by in (1, 2, 4, 8, 16):  # to lower columns, by doubling
+            reached = reached | (free & (reached >> by))
+            free = free & (free >> by)
+        return reached, reached
+
+    def sweep(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        reached, _ = carry
+        none = jnp.zeros_like(reached[0])
+        _, down = jax.lax.scan(spread, none, (reached, region))
+        _, up = jax.lax.scan(spread, none, (down, region), reverse=True)
+        return up, jnp.any(up != reached)
+
+    start = start & region
+    reached, _ = jax.lax.while_loop(lambda carry: carry[1], sweep, (start, jnp.any(start != 0)))
+    return reached
+
+
+def _spread(colour: Array) -> Array:
+    """A colour as planes: words of ones or zeros. [batch] -> [4, 1, batch]"""
+    planes = jnp.arange(PLANES, dtype=jnp.int32)[:, None, None]
+    return jnp.uint32(0) - (colour >> planes & 1).astype(jnp.uint32)
+
+
+def _padding() -> Array:
+    """`PADDING` as planes. [4, 1, 1]"""
+    return np.array([0xFFFFFFFF * (PADDING >> plane & 1) for plane in range(PLANES)], np.uint32)[:, None, None]
+
+
+def _equals(planes: Array, value: int) -> Array:
+    """The cells that have a value. [4, height, batch] -> [height, batch]"""
+    same = [planes[plane] if value >> plane & 1 else ~planes[plane] for plane in range(PLANES)]
+    return same[0] & same[1] & same[2] & same[3]
+
+
+# Pairs and the end of a step.
+
+
+def _pair(states: ArcEnvState, op: Array) -> tuple[Array, Array]:
+    """The pair after the step, and whether a pair begins with it. [batch], [batch]"""
+    bank, here = states.bank, states.pair_index
+    is_test = (
+        (op == ArcOperation.NEXT_TEST) | (op == ArcOperation.PREVIOUS_TEST) | (op == ArcOperation.FIRST_UNSOLVED_TEST)
+    )
+    first, count = bank.first[states.task_index], bank.count[states.task_index]
+    first, count = jnp.where(is_test, first[:, 1], first[:, 0]), jnp.where(is_test, count[:, 1], count[:, 0])
+    forward = (op == ArcOperation.NEXT_DEMO) | (op == ArcOperation.NEXT_TEST)
+    backward = (op == ArcOperation.PREVIOUS_DEMO) | (op == ArcOperation.PREVIOUS_TEST)
+    place = here - first
+    inside = (place >= 0) & (place < count)
+    ahead = jnp.where(inside & (place + 1 < count), place + 1, 0)
+    behind = jnp.where(inside & (place > 0), place - 1, count - 1)
+    unsolved = ~jnp.where(is_test, states.tests_solved, states.demos_solved)
+    next_unsolved = _lowest(unsolved)
+    searches = (op == ArcOperation.FIRST_UNSOLVED_DEMO) | (op == ArcOperation.FIRST_UNSOLVED_TEST)
+    found = searches & (unsolved != 0) & (next_unsolved < count)
+    moved = ((forward | backward) & (count > 0)) | found
+    target = first + jnp.where(forward, ahead, jnp.where(backward, behind, next_unsolved))
+    return jnp.where(moved, target, here), moved | (op == ArcOperation.RESET_PAIR)
+
+
+def _draw(bank: TaskBank, key: Array, fixed: Array, episode: Array, config: JaxArcConfig) -> tuple[Array, Array]:
+    """The task and the pair that an episode begins with. [batch], [batch]"""
+    words, more = threefry(key, episode)
+    kind = int(config.environment.episode_mode == "test")
+    task = jnp.where(fixed >= 0, fixed, below(words, bank.num_tasks))
+    return task, bank.first[task, kind] + below(more, bank.count[task, kind])
+
+
+def _planes(bank: TaskBank, pair: Array, which: int) -> Array:
+    """The inputs (0) or targets (1) of pairs. [batch] -> [4, height, batch]"""
+    return jnp.moveaxis(bank.planes[pair, which], 0, -1)
+
+
+def _input_where(taken: Array, grid: Array, bank: TaskBank, pair: Array) -> Array:
+    """Replace grids by the inputs of their pairs where `taken` says so."""
+    return jax.lax.cond(jnp.any(taken), lambda: jnp.where(taken, _planes(bank, pair, 0), grid), lambda: grid)
+
+
+def _similarity(grid: Array, bank: TaskBank, pair: Array, sizes: Array, tall: Array, wide: Array, rows: Array) -> Array:
+    """Equal cells divided by the cells that the grid or the target has. [batch], float32"""
+    differs = grid ^ _planes(bank, pair, 1)
+    equal = ~(differs[0] | differs[1] | differs[2] | differs[3]) & _rectangle(rows, 0, 0, tall - 1, wide - 1)
+    matches = jnp.sum(jax.lax.population_count(equal).astype(jnp.int32), axis=0)
+    common = jnp.minimum(tall, sizes[:, 2]) * jnp.minimum(wide, sizes[:, 3])
+    union = tall * wide + sizes[:, 2] * sizes[:, 3] - common
+    return matches.astype(jnp.float32) / union.astype(jnp.float32)
+
+
+def _reward(
+    before: Array, after: Array, status: Array, ends: Array, solved: Array, invalid: Array, config: JaxArcConfig
+) -> Array:
+    """Add the terms of the reward, in the order of the definition. `status` is that before the step.
+
+    XLA would contract a product and a sum into one operation with one rounding, and the last bit would differ from the
+    other engine's. So the bits of the product are changed by a number that is always 0, which XLA cannot know.
+    """
+    terms = config.reward
+    zero = (status >> 2).astype(jnp.uint32)
+    product = jnp.float32(terms.similarity_weight) * (after - before)
+    shaped = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.uint32) ^ zero, jnp.float32)
+    reward = shaped + jnp.float32(terms.step_penalty)
+    ending = jnp.where(solved, jnp.float32(terms.success_bonus), jnp.float32(terms.unsolved_submission_penalty))
+    reward = reward + jnp.where(ends, ending, 0)
+    reward = reward + jnp.where(invalid, jnp.float32(terms.invalid_penalty), 0)
+    return jnp.where(status == RUNNING, reward, 0)

@@ -1,0 +1,1 @@
+"""Tasks: reading them, changing them, and the bank that environments read."""
