@@ -17,7 +17,7 @@ from brim.core.extras import need
 from brim.envs.arc.actions import PointAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import on_jax, on_xla
-from brim.envs.arc.engine.bits import pack, pack_bank, unpack
+from brim.envs.arc.engine.bits import pack, pack_bank
 from brim.envs.arc.engine.call import Report, StepResult, blank, resetting, result_of
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
@@ -47,6 +47,8 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *
     engine = "jax" if states.has_bits else "cpu"
     if wanted not in ("auto", engine):
         raise MismatchError(f'the states were made by engine "{engine}", but the configuration says "{wanted}"')
+    if engine == "cpu" and (reason := on_xla.unavailable()) is not None:
+        raise MismatchError(f'the states were made by engine "cpu", which cannot be used here: {reason}')
     bank, changed = states[0], states[1:]
     run = _step_in_place if donate else _step
     after, obs, report = run(changed, bank, actions, config, engine)
@@ -108,15 +110,16 @@ def _converted(key: _Same, planes: bool) -> TaskBank:
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, engine: str) -> tuple[Any, Any]:
-    states = blank(bank, keys, fixed_task, config.shape)
-    zeros = jnp.zeros(keys.shape[0], jnp.int32)
+    states = jax.tree.map(jnp.asarray, blank(bank, keys, fixed_task, config.shape))
     if engine == "jax":
         states = states._replace(
             cells=pack(states.cells), held=pack(states.held), selection=states.selection.swapaxes(0, 1)
         )
-    states = jax.tree.map(jnp.asarray, states)
-    after, obs, _ = _computed(states, PointAction(zeros, zeros, zeros), resetting(config), engine)
-    return after[1:], obs
+        after, obs = on_jax.reset(states, config)
+        return after[1:], obs
+    zeros = jnp.zeros(keys.shape[0], jnp.int32)
+    after, _ = on_xla.step(states, PointAction(zeros, zeros, zeros), resetting(config))
+    return after[1:], after.cells
 
 
 def _stepped(
@@ -136,5 +139,4 @@ def _computed(
     if engine == "cpu":
         after, report = on_xla.step(states, actions, config)
         return after, after.cells, report
-    after, report = on_jax.step(states, actions, config)
-    return after, unpack(after.cells, config.shape[1]), report
+    return on_jax.step(states, actions, config)

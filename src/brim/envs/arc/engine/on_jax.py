@@ -18,10 +18,10 @@ from brim.core.extras import need
 from brim.envs.arc.actions import MaskAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine.bits import PLANES, below, pack_flags, threefry, unpack
-from brim.envs.arc.engine.call import Report, parts
+from brim.envs.arc.engine.call import CHANGED, Report, parts
 from brim.envs.arc.engine.on_xla import narrow
 from brim.envs.arc.operations import COLOURS, OPERATIONS, PADDING, ArcOperation
-from brim.envs.arc.state import RUNNING, TERMINATED, TRUNCATED, ArcEnvState
+from brim.envs.arc.state import RUNNING, TERMINATED, TRUNCATED, ArcEnvState, axis_of
 from brim.envs.arc.tasks.bank import TaskBank
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ else:
     jnp = jax.numpy
 
 Array = Any
+TILE = 1024
+"""Environments that are stepped at once."""
 NOTHING = OPERATIONS
 """Stands for an operation that changes nothing."""
 
@@ -50,9 +52,78 @@ class Chosen(NamedTuple):
     right: Array
 
 
-def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
-    """Step every environment. The arrays may be traced."""
-    return _step(states, actions, config)
+def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Array, Report]:
+    """Step every environment, and return states, observations and the report. The arrays may be traced.
+
+    A large batch is stepped in tiles of one size. They are changed in place, unless the last tile overlaps the one
+    before it; then all are read from the given states, so that no environment is stepped twice.
+    """
+    batch = states.status.shape[0]
+    tiles = -(-batch // TILE)
+    if tiles <= 1:
+        return _step_and_observe(states, actions, config)
+    size = -(-batch // tiles)
+    in_place = batch % size == 0
+    kept = config.environment.auto_reset == "same_step"
+    one = jax.eval_shape(lambda: _step_and_observe(_cut(states, 0, size), _cut_actions(actions, 0, size), config))
+    obs = jnp.zeros((batch, *config.shape), jnp.uint8)
+    report = Report(*(jnp.zeros((batch, *array.shape[1:]), array.dtype) for array in one[2]))
+    report = report if kept else report._replace(final=jnp.zeros((0, *config.shape), jnp.uint8))
+
+    def turn(number: Array, held: tuple[ArcEnvState, Array, Report]) -> tuple[ArcEnvState, Array, Report]:
+        start = jnp.minimum(number * size, batch - size)
+        source = held[0] if in_place else states
+        tile = _cut(source, start, size)
+        after, seen, said = _step_and_observe(tile, _cut_actions(actions, start, size), config)
+        return _pasted(held[0], after, start), _put(held[1], seen, start), _put_all(held[2], said, start, kept)
+
+    return jax.lax.fori_loop(0, tiles, turn, (states, obs, report))
+
+
+def reset(states: ArcEnvState, config: JaxArcConfig) -> tuple[ArcEnvState, Array]:
+    """Begin the next episode of every environment, and return states and observations."""
+    after = _begin_next(states, jnp.ones_like(states.status, jnp.bool_), config)
+    return after, unpack(after.cells, config.shape[1])
+
+
+def _step_and_observe(
+    states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig
+) -> tuple[ArcEnvState, Array, Report]:
+    after, report = _step(states, actions, config)
+    return after, unpack(after.cells, config.shape[1]), report
+
+
+def _cut(states: ArcEnvState, start: Any, size: int) -> ArcEnvState:
+    """The states of some environments of a batch, next to each other."""
+    cut = {
+        name: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=axis_of(states, name) % leaf.ndim)
+        for name, leaf in zip(states._fields[1:], states[1:], strict=True)
+    }
+    return ArcEnvState(bank=states.bank, **cut)
+
+
+def _cut_actions(actions: StructuredAction, start: Any, size: int) -> StructuredAction:
+    return type(actions)(*(jax.lax.dynamic_slice_in_dim(part, start, size) for part in actions))
+
+
+def _pasted(states: ArcEnvState, tile: ArcEnvState, start: Array) -> ArcEnvState:
+    changed = {
+        name: jax.lax.dynamic_update_slice_in_dim(
+            getattr(states, name), getattr(tile, name), start, axis=axis_of(states, name) % getattr(tile, name).ndim
+        )
+        for name in CHANGED
+    }
+    return states._replace(**changed)
+
+
+def _put(array: Array, part: Array, start: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=0)
+
+
+def _put_all(report: Report, part: Report, start: Array, kept: bool) -> Report:
+    """Put the report of a tile into that of the batch; its last field only if it is `kept`."""
+    names = Report._fields if kept else Report._fields[:-1]
+    return report._replace(**{name: _put(getattr(report, name), getattr(part, name), start) for name in names})
 
 
 def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
@@ -70,11 +141,7 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) 
     if config.environment.auto_reset == "off":  # a finished environment keeps its last selection
         selection = jnp.where(running, selection, states.selection)
 
-    grid, held = _edit(states, op, chosen, selection, rows, old_rows)
-    grew = (op == ArcOperation.RESIZE) & chosen.any
-    tall = jnp.where(grew, chosen.bottom + 1, states.height)
-    wide = jnp.where(grew, chosen.right + 1, states.width)
-
+    edit = _plan(op, chosen, states)
     pair, switched = _pair(states, op)
     task, episode, demos, tests = states.task_index, states.episode, states.demos_solved, states.tests_solved
     restarts = jnp.zeros_like(running)
@@ -84,13 +151,18 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) 
         episode = jnp.where(restarts, episode + 1, episode)
         task, pair = jnp.where(restarts, drawn_task, task), jnp.where(restarts, drawn_pair, pair)
         demos, tests = jnp.where(restarts, 0, demos), jnp.where(restarts, 0, tests)
-        held = jnp.where(restarts, _padding(), held)
     takes_input = switched | restarts | (op == ArcOperation.COPY_INPUT)
     sizes = states.bank.sizes[pair]
-    grid = _input_where(takes_input, grid, states.bank, pair)
+    tall = jnp.where(edit.resizes, edit.bottom + 1, states.height)
+    wide = jnp.where(edit.resizes, edit.right + 1, states.width)
     tall, wide = jnp.where(takes_input, sizes[:, 0], tall), jnp.where(takes_input, sizes[:, 1], wide)
 
-    score = _similarity(grid, states.bank, pair, sizes, tall, wide, rows)
+    placed = _move(states, edit)
+    masks = _masks(placed, edit, chosen, selection, old_rows, states)
+    grid, held, unlike = _combine(states, placed, edit, masks, pair, takes_input)
+    if config.environment.auto_reset == "next_step":
+        held = jnp.where(restarts, _padding(), held)
+    score = _similarity(unlike, sizes, tall, wide)
     solved = score == 1
     tests_from = states.bank.first[task, 1]
     on_test = pair >= tests_from
@@ -140,11 +212,12 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) 
 
 def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcEnvState:
     """Begin the next episode of the environments whose episode ended with this step."""
-    rows = jnp.arange(config.shape[0], dtype=jnp.int32)[:, None]
     task, pair = _draw(states.bank, states.key, states.fixed_task, states.episode + 1, config)
     sizes = states.bank.sizes[pair]
     inputs = _planes(states.bank, pair, 0)
-    score = _similarity(inputs, states.bank, pair, sizes, sizes[:, 0], sizes[:, 1], rows)
+    differs = inputs ^ _planes(states.bank, pair, 1)
+    unlike = differs[0] | differs[1] | differs[2] | differs[3]
+    score = _similarity(unlike, sizes, sizes[:, 0], sizes[:, 1])
     begun = {
         "episode": states.episode + 1,
         "task_index": task,
@@ -236,90 +309,166 @@ def _is_allowed(op: Array, config: JaxArcConfig) -> Array:
 # Operations on cells.
 
 
-def _edit(
-    states: ArcEnvState, op: Array, chosen: Chosen, selection: Array, rows: Array, old_rows: Array
-) -> tuple[Array, Array]:
-    """Apply the operations that change cells or the clipboard. Returns both as planes."""
-    height, width = states.bank.shape
-    grid, held = states.cells, states.held
-    is_move = (op >= ArcOperation.MOVE_UP) & (op <= ArcOperation.FLIP_VERTICAL)
+class Edit(NamedTuple):
+    """What each environment does with its cells: numbers and flags, all [batch]."""
+
+    top: Array
+    left: Array
+    bottom: Array
+    """The last row of the rectangle."""
+    right: Array
+    offset: Array
+    """With `sign`: row r is taken from row offset + sign * r."""
+    sign: Array
+    goes_up: Array
+    goes_down: Array
+    goes_left: Array
+    goes_right: Array
+    mirrors: Array
+    rotates: Array
+    moves: Array
+    copies: Array
+    pastes: Array
+    resizes: Array
+    fills: Array
+    all_cells: Array
+    floods: Array
+    colour: Array
+
+
+def _plan(op: Array, chosen: Chosen, states: ArcEnvState) -> Edit:
+    """Turn operations and selections into numbers, so that all operations run as one."""
+    height = states.bank.shape[0]
     is_clear = op == ArcOperation.CLEAR
-    whole = (is_move | is_clear) & ~chosen.any
+    moves = (op >= ArcOperation.MOVE_UP) & (op <= ArcOperation.FLIP_VERTICAL)
+    whole = (moves | is_clear) & ~chosen.any
     top, left = jnp.where(whole, 0, chosen.top), jnp.where(whole, 0, chosen.left)
     bottom = jnp.where(whole, states.height - 1, chosen.bottom)
     right = jnp.where(whole, states.width - 1, chosen.right)
-    tall, wide = bottom - top + 1, right - left + 1
     clockwise, counter = op == ArcOperation.ROTATE_CLOCKWISE, op == ArcOperation.ROTATE_COUNTERCLOCKWISE
     rotates = clockwise | counter
-    is_move = is_move & ~(rotates & (tall != wide))
+    flips = op == ArcOperation.FLIP_VERTICAL
     copies = (op == ArcOperation.COPY) | (op == ArcOperation.CUT)
     pastes = op == ArcOperation.PASTE
+    goes_up, goes_down = op == ArcOperation.MOVE_UP, op == ArcOperation.MOVE_DOWN
 
-    # The row that every row is taken from; rows of the clipboard follow those of the grid. A rectangle that is rotated
-    # lies across while it is transposed, so there are as many rows as the longer side.
-    lines = jnp.arange(max(height, width), dtype=jnp.int32)[:, None]
-    flips = op == ArcOperation.FLIP_VERTICAL
+    # Rows of the clipboard follow those of the grid. A rectangle that is rotated lies across until it is transposed.
     offset = jnp.where(flips, top + bottom, 0)
     offset = jnp.where(clockwise, bottom + left, offset)
     offset = jnp.where(counter, top - left, offset)
     offset = jnp.where(copies, top, offset)
     offset = jnp.where(pastes, height - top, offset)
-    offset = jnp.where(op == ArcOperation.MOVE_UP, 1, jnp.where(op == ArcOperation.MOVE_DOWN, -1, offset))
-    sign = jnp.where(flips | clockwise, -1, 1)
-    source = offset + sign * lines
-    source = jnp.where((op == ArcOperation.MOVE_UP) & (lines == bottom), top, source)
-    source = jnp.where((op == ArcOperation.MOVE_DOWN) & (lines == top), bottom, source)
-    source = jnp.clip(source, 0, 2 * height - 1)
-    both = jnp.concatenate([grid, held], axis=1)
-    taken = _take_rows(both, source)
-
-    # The columns: bring the rectangle to column 0, change it there, and put it where it belongs.
-    from_column = jnp.where(pastes, 0, left).astype(jnp.uint32)
-    to_column = jnp.where(copies, 0, jnp.where(rotates, top, left)).astype(jnp.uint32)
-    span = jnp.where(pastes, jnp.uint32(0xFFFFFFFF), _ones(wide))
-    last = (wide - 1).astype(jnp.uint32)
-    taken = (taken >> from_column) & span
-    turned = jnp.where(op == ArcOperation.MOVE_LEFT, (taken >> 1) | ((taken & 1) << last), taken)
-    turned = jnp.where(op == ArcOperation.MOVE_RIGHT, ((taken << 1) | (taken >> last)) & span, turned)
-    mirrored = _reverse(taken) >> (31 - last)
-    turned = jnp.where((op == ArcOperation.FLIP_HORIZONTAL) | counter, mirrored, turned)
-    placed = turned << to_column
-    placed = jnp.where(rotates, _transpose(placed), placed)[:, :height]
-
-    # Which cells get what.
-    nothing = _equals(placed, PADDING)
-    below_right = jnp.where(rows >= top, ~_ones(left), 0)
-    moved_rows = jnp.where(is_move, _rectangle(rows, top, left, bottom, right), 0)
-    moved_rows = jnp.where(pastes & chosen.any, ~nothing & below_right, moved_rows)
-    fills = (op < COLOURS) | is_clear | (op == ArcOperation.CUT)
+    offset = jnp.where(goes_up, 1, jnp.where(goes_down, -1, offset))
+    is_flood = (op >= ArcOperation.FLOOD_FILL_0) & (op <= ArcOperation.FLOOD_FILL_9)
     colour = jnp.where(op < COLOURS, op, 0)
-    filled_rows = jnp.where(fills, jnp.where(whole, old_rows, selection), 0)
-    floods = (op >= ArcOperation.FLOOD_FILL_0) & (op <= ArcOperation.FLOOD_FILL_9)
-    colour = jnp.where(floods, op - ArcOperation.FLOOD_FILL_0, colour)
-    alone = floods & chosen.any & (chosen.top == chosen.bottom) & (chosen.left == chosen.right)
-    filled_rows = filled_rows | _flood(grid, jnp.where(alone, selection, 0), chosen, old_rows)
-    resizes = (op == ArcOperation.RESIZE) & chosen.any
-    new_rows = jnp.where(resizes, _rectangle(rows, 0, 0, chosen.bottom, chosen.right), old_rows)
-    kept = grid & ~(moved_rows | filled_rows)
-    edited = kept | (placed & moved_rows) | (_spread(colour) & filled_rows)
-    edited = (edited & old_rows & new_rows) | (_padding() & ~new_rows)
+    return Edit(
+        top=top,
+        left=left,
+        bottom=bottom,
+        right=right,
+        offset=offset,
+        sign=jnp.where(flips | clockwise, -1, 1),
+        goes_up=goes_up,
+        goes_down=goes_down,
+        goes_left=op == ArcOperation.MOVE_LEFT,
+        goes_right=op == ArcOperation.MOVE_RIGHT,
+        mirrors=(op == ArcOperation.FLIP_HORIZONTAL) | counter,
+        rotates=rotates,
+        moves=moves & ~(rotates & (bottom - top != right - left)),
+        copies=copies & chosen.any,
+        pastes=pastes & chosen.any,
+        resizes=(op == ArcOperation.RESIZE) & chosen.any,
+        fills=(op < COLOURS) | is_clear | (op == ArcOperation.CUT),
+        all_cells=whole,
+        floods=is_flood & chosen.any & (chosen.top == chosen.bottom) & (chosen.left == chosen.right),
+        colour=jnp.where(is_flood, op - ArcOperation.FLOOD_FILL_0, colour),
+    )
 
-    into_rows = _normalised(selection, chosen, rows, top, from_column, tall, span)
-    copied = (placed & into_rows) | (_padding() & ~into_rows)
-    return edited, jnp.where(copies & chosen.any, copied, held)
+
+def _move(states: ArcEnvState, edit: Edit) -> Array:
+    """Move cells: rows first, then columns, then across the diagonal where a rectangle is rotated. [4, height, batch]
+
+    The loop over the planes is there for speed: what it uses is computed once before it, and not again for every word.
+    """
+    height, width = states.bank.shape
+    lines = jnp.arange(max(height, width), dtype=jnp.int32)[:, None]
+    from_column = jnp.where(edit.pastes, 0, edit.left).astype(jnp.uint32)
+    to_column = jnp.where(edit.copies, 0, jnp.where(edit.rotates, edit.top, edit.left)).astype(jnp.uint32)
+    last = (edit.right - edit.left).astype(jnp.uint32)
+    span = jnp.where(edit.pastes, jnp.uint32(0xFFFFFFFF), _ones(last + 1))
+
+    def move(_: None, planes: tuple[Array, Array]) -> tuple[None, Array]:
+        source = edit.offset + edit.sign * lines
+        source = jnp.where(edit.goes_up & (lines == edit.bottom), edit.top, source)
+        source = jnp.where(edit.goes_down & (lines == edit.top), edit.bottom, source)
+        taken = _take_rows(jnp.concatenate(planes), jnp.clip(source, 0, 2 * height - 1))
+        taken = (taken >> from_column) & span
+        turned = jnp.where(edit.goes_left, (taken >> 1) | ((taken & 1) << last), taken)
+        turned = jnp.where(edit.goes_right, ((taken << 1) | (taken >> last)) & span, turned)
+        turned = jnp.where(edit.mirrors, _reverse(taken) >> (31 - last), turned)
+        return None, turned << to_column
+
+    _, placed = jax.lax.scan(move, None, (states.cells, states.held))
+    return jnp.where(edit.rotates, _transpose(placed), placed)[:, :height]
 
 
-def _normalised(
-    selection: Array, chosen: Chosen, rows: Array, top: Array, from_column: Array, tall: Array, span: Array
-) -> Array:
-    """The selection moved to the upper left corner, as the clipboard keeps it."""
-    moved = _take_rows(selection[None], jnp.clip(rows + top, 0, rows.shape[0] - 1))[0]
-    return jnp.where(rows < tall, (moved >> from_column) & span, 0)
+class Masks(NamedTuple):
+    """Which cells get what. All [height, batch]."""
+
+    moved: Array
+    """Cells that get what was moved or pasted."""
+    filled: Array
+    """Cells that get a colour."""
+    before: Array
+    """Cells of the working grid before the step."""
+    after: Array
+    """Cells of the working grid after it, unless it takes the input."""
+    copied: Array
+    """Cells that the clipboard gets."""
 
 
-def _take_rows(planes: Array, source: Array) -> Array:
-    """Take rows: result[p, r, b] is planes[p, source[r, b], b]."""
-    return jnp.take_along_axis(planes, source[None], axis=1, mode="promise_in_bounds")
+def _masks(placed: Array, edit: Edit, chosen: Chosen, selection: Array, old_rows: Array, states: ArcEnvState) -> Masks:
+    """Say which cells get what."""
+    rows = jnp.arange(placed.shape[1], dtype=jnp.int32)[:, None]
+    moved = jnp.where(edit.moves, _rectangle(rows, edit.top, edit.left, edit.bottom, edit.right), 0)
+    held_there = jnp.where(rows >= edit.top, ~_equals(placed, PADDING) & ~_ones(edit.left), 0)
+    filled = jnp.where(edit.fills, jnp.where(edit.all_cells, old_rows, selection), 0)
+    copied = _take_rows(selection, jnp.clip(rows + edit.top, 0, placed.shape[1] - 1)) >> edit.left.astype(jnp.uint32)
+    return Masks(
+        moved=jnp.where(edit.pastes, held_there, moved),
+        filled=filled | _flood(states.cells, jnp.where(edit.floods, selection, 0), chosen, old_rows),
+        before=old_rows,
+        after=jnp.where(edit.resizes, _rectangle(rows, 0, 0, edit.bottom, edit.right), old_rows),
+        copied=jnp.where(edit.copies & (rows + edit.top <= edit.bottom), copied, 0),
+    )
+
+
+def _combine(
+    states: ArcEnvState, placed: Array, edit: Edit, masks: Masks, pair: Array, takes_input: Array
+) -> tuple[Array, Array, Array]:
+    """Put the new grid and the new clipboard together, plane by plane. Returns also the cells unlike the target's."""
+    bank = states.bank
+    colour = _spread(edit.colour)
+    padding = jnp.asarray(_padding())
+
+    def combine(unlike: Array, plane: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        grid, held, moved, colours, pad, number = plane
+        edited = grid & ~(masks.moved | masks.filled)
+        edited = edited | (moved & masks.moved) | (colours & masks.filled)
+        edited = (edited & masks.before & masks.after) | (pad & ~masks.after)
+        asked = jax.lax.dynamic_index_in_dim(bank.planes, number, axis=2, keepdims=False)[pair]  # [batch, 2, height]
+        edited = jnp.where(takes_input, asked[:, 0].T, edited)
+        copied = (moved & masks.copied) | (pad & ~masks.copied)
+        return unlike | (edited ^ asked[:, 1].T), (edited, jnp.where(edit.copies, copied, held))
+
+    planes = (states.cells, states.held, placed, colour, padding, jnp.arange(PLANES))
+    unlike, (grid, held) = jax.lax.scan(combine, jnp.zeros_like(masks.moved), planes)
+    return grid, held, unlike
+
+
+def _take_rows(words: Array, source: Array) -> Array:
+    """Take rows: result[r, b] is words[source[r, b], b]."""
+    return jnp.take_along_axis(words, source, axis=0, mode="promise_in_bounds")
 
 
 def _reverse(words: Array) -> Array:
@@ -441,15 +590,13 @@ def _planes(bank: TaskBank, pair: Array, which: int) -> Array:
     return jnp.moveaxis(bank.planes[pair, which], 0, -1)
 
 
-def _input_where(taken: Array, grid: Array, bank: TaskBank, pair: Array) -> Array:
-    """Replace grids by the inputs of their pairs where `taken` says so."""
-    return jax.lax.cond(jnp.any(taken), lambda: jnp.where(taken, _planes(bank, pair, 0), grid), lambda: grid)
+def _similarity(unlike: Array, sizes: Array, tall: Array, wide: Array) -> Array:
+    """Equal cells divided by the cells that the grid or the target has. [batch], float32
 
-
-def _similarity(grid: Array, bank: TaskBank, pair: Array, sizes: Array, tall: Array, wide: Array, rows: Array) -> Array:
-    """Equal cells divided by the cells that the grid or the target has. [batch], float32"""
-    differs = grid ^ _planes(bank, pair, 1)
-    equal = ~(differs[0] | differs[1] | differs[2] | differs[3]) & _rectangle(rows, 0, 0, tall - 1, wide - 1)
+    `unlike` has the cells in which grid and target differ. [height, batch]
+    """
+    rows = jnp.arange(unlike.shape[0], dtype=jnp.int32)[:, None]
+    equal = ~unlike & _rectangle(rows, 0, 0, tall - 1, wide - 1)
     matches = jnp.sum(jax.lax.population_count(equal).astype(jnp.int32), axis=0)
     common = jnp.minimum(tall, sizes[:, 2]) * jnp.minimum(wide, sizes[:, 3])
     union = tall * wide + sizes[:, 2] * sizes[:, 3] - common

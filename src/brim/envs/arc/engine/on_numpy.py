@@ -132,6 +132,7 @@ def chosen_cells(actions: StructuredAction, lane: int, shape: tuple[int, int]) -
 def read_env(states: ArcEnvState, lane: int) -> reference.Env:
     """Return one environment of a batch as the definition sees it. The states must be NumPy's, with grids as bytes."""
     rows, columns = int(states.height[lane]), int(states.width[lane])
+    bits = np.arange(states.bank.shape[1], dtype=np.uint32)
     return reference.Env(
         key=states.key[lane],
         fixed_task=int(states.fixed_task[lane]),
@@ -140,7 +141,7 @@ def read_env(states: ArcEnvState, lane: int) -> reference.Env:
         pair=int(states.pair_index[lane]),
         grid=states.cells[lane, :rows, :columns].copy(),
         clipboard=states.held[lane].copy(),
-        selected=np.array(states.selected[lane]),
+        selected=states.selection[lane][:, None] >> bits & np.uint32(1) != 0,
         steps=int(states.step_count[lane]),
         similarity=np.float32(states.similarity_score[lane]),
         status=int(states.status[lane]),

@@ -67,9 +67,7 @@ def build_bank(tasks: JaxArcTask | Sequence[JaxArcTask], config: JaxArcConfig) -
         raise DataError("a bank needs at least one task, got none")
     if len(tasks) > MOST_TASKS:
         raise DataError(f"a bank holds at most {MOST_TASKS} tasks, got {len(tasks)}")
-    for task in tasks:
-        if not isinstance(task, JaxArcTask):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DataError(f"a bank is made of JaxArcTask, got {type(task).__name__}")
+    _all_tasks(tuple(tasks))
     count = np.array([(len(task.train), len(task.test)) for task in tasks], np.int32)
     starts = np.cumsum(count.ravel()) - count.ravel()
     named = [
@@ -107,9 +105,16 @@ def as_bank(tasks: Tasks, config: JaxArcConfig) -> TaskBank:
 
 
 def _sequence(tasks: object) -> tuple[JaxArcTask, ...]:
-    if isinstance(tasks, list | tuple):
-        return tuple(tasks)
-    raise DataError(f"task_data must be a JaxArcTask, a list of them or a TaskBank, got {type(tasks).__name__}")
+    if not isinstance(tasks, list | tuple):
+        raise DataError(f"task_data must be a JaxArcTask, a list of them or a TaskBank, got {type(tasks).__name__}")
+    return _all_tasks(tuple(tasks))
+
+
+def _all_tasks(tasks: tuple[Any, ...]) -> tuple[JaxArcTask, ...]:
+    for place, task in enumerate(tasks):
+        if not isinstance(task, JaxArcTask):
+            raise DataError(f"tasks must be JaxArcTask, but number {place} is {type(task).__name__}")
+    return tasks
 
 
 @lru_cache(maxsize=8)

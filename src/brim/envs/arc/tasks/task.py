@@ -47,7 +47,8 @@ class JaxArcTask:
     test: tuple[Pair, ...] = ()
 
     def __init__(self, id: str, train: Iterable[Sequence[Any]], test: Iterable[Sequence[Any]] = ()) -> None:
-        object.__setattr__(self, "id", str(id))
+        id = " ".join(str(id).split())  # messages have one line
+        object.__setattr__(self, "id", id)
         object.__setattr__(self, "train", _pairs(train, f"task {id}", "train"))
         object.__setattr__(self, "test", _pairs(test, f"task {id}", "test"))
         if not self.train:
@@ -104,7 +105,7 @@ def _pairs(given: Iterable[Sequence[Any]], task: str, kind: str) -> tuple[Pair, 
     for number, pair in enumerate(given):
         what = f"{task}, {kind} pair {number}"
         if isinstance(pair, str) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DataError(f"{what}: a pair is an input grid and an output grid, got {str(pair)[:60]!r}")
+            raise DataError(f"{what}: a pair is an input grid and an output grid, got {_shown(pair)}")
         if pair[1] is None:
             raise DataError(f"{what} has no output; an environment needs the answer to compare with")
         pairs.append(Pair(read_grid(pair[0], f"{what}, input"), read_grid(pair[1], f"{what}, output")))
@@ -116,21 +117,28 @@ def _pairs(given: Iterable[Sequence[Any]], task: str, kind: str) -> tuple[Pair, 
 def _rows(values: Any, what: str) -> NDArray[Any]:
     """Return nested lists as an array of integers, cell by cell: NumPy's own errors name neither row nor value."""
     if not isinstance(values, list | tuple) or not values:
-        raise DataError(f"{what}: a grid is a list of rows, got {str(values)[:60]!r}")
+        raise DataError(f"{what}: a grid is a list of rows, got {_shown(values)}")
     width = None
     for number, row in enumerate(values):
         if not isinstance(row, list | tuple) or not row:
-            raise DataError(f"{what}: row {number} must be a list of colours, got {str(row)[:60]!r}")
+            raise DataError(f"{what}: row {number} must be a list of colours, got {_shown(row)}")
         width = len(row) if width is None else width
         if len(row) != width:
             raise DataError(f"{what}: row {number} has {len(row)} cells, but row 0 has {width}")
         for column, value in enumerate(row):
             if isinstance(value, bool) or not isinstance(value, int | np.integer):
                 at = f"at row {number}, column {column}"
-                raise DataError(f"{what}: colours are integers from 0 to 9, got {str(value)[:40]!r} {at}")
+                raise DataError(f"{what}: colours are integers from 0 to 9, got {_shown(value)} {at}")
             if not 0 <= value < COLOURS:
                 raise DataError(f"{what}: colours are 0 to 9, got {value} at row {number}, column {column}")
     return np.array(values, np.int64)
+
+
+def _shown(value: object) -> str:
+    """Describe a value in a message. Lists are not written out: they may be nested deeper than Python can follow."""
+    if isinstance(value, list | tuple | dict):
+        return f"a {type(value).__name__} of {len(value)}" if value else f"an empty {type(value).__name__}"
+    return " ".join(repr(value).split())[:60]
 
 
 def create_mock_task(height: int = 10, width: int = 10) -> JaxArcTask:
