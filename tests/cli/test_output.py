@@ -47,6 +47,7 @@ WRITERS = {
     "gym run -t byte --mock -n 2 -q -o": "buffer.json",
     "gym run -t byte --mock -n 2 -q --output": "buffer.brim",
     "demo -n 50 --steps 0 --report": "demo.html",
+    "arc rollout --data mock --envs 2 --engine numpy -o": "episodes.jsonl",
 }
 
 

@@ -102,5 +102,5 @@ def lanes(result: Any, chosen: Iterable[int]) -> list[Any]:
     chosen = np.asarray(list(chosen))
     named = [getattr(result.states, name) for name in READABLE]
     return [np.asarray(array)[chosen] for array in (*named, result.obs, result.rewards, result.dones)] + [
-        np.asarray(array)[chosen] for array in result.infos.values()
+        np.asarray(result.infos[name])[chosen] for name in sorted(result.infos)
     ]

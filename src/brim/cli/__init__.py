@@ -53,6 +53,14 @@ TREE: Tree = {
             "serve": ("brim.cli.gym.serve:serve", "Run a puzzle server."),
         },
     ),
+    "arc": (
+        "Play ARC tasks in many environments at once.",
+        {
+            "info": ("brim.cli.arc.info:info", "Show the data sets, the operations, the engines, a task."),
+            "rollout": ("brim.cli.arc.rollout:rollout", "Play random actions, and report what happened."),
+            "bench": ("brim.cli.arc.bench:bench", "Measure the engines that can be used here."),
+        },
+    ),
     "bench": (
         "Measure this machine.",
         {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")},

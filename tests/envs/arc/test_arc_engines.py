@@ -176,19 +176,18 @@ def test_random_episodes_of_200_steps_agree_to_the_bit(form, shape, options):
     assert finished > (0 if options["auto_reset"] == "off" else 24) or options["auto_reset"] == "off"
 
 
-def test_a_batch_of_several_tiles_equals_its_parts(monkeypatch):
-    """Tiles that fit, and tiles of which the last overlaps the one before it."""
+def test_tiles_may_overlap(monkeypatch):
+    """The last of three tiles begins before the one before it ends. Tiles that fit are in the tests above."""
     setting, states, actions, expected = cases("point")
     own = with_engine(setting, "jax")
     monkeypatch.setattr(on_jax, "TILE", 40)
-    stepped = jax.jit(lambda states, actions: on_jax.step(states, actions, own))
-    for size in (120, 101):
-        part = on_device(take_states(states, np.arange(size)), "jax")
-        after, obs, report = stepped(part, PointAction(*(jnp.asarray(array[:size]) for array in actions)))
-        assert_same(obs, expected.obs[:size])
-        assert_same(report.reward, expected.rewards[:size])
-        assert_same(report.invalid, expected.infos["invalid"][:size])
-        assert_same_states(take_states(expected.states, np.arange(size)), after, size)
+    part = on_device(take_states(states, np.arange(101)), "jax")
+    given = PointAction(*(jnp.asarray(array[:101]) for array in actions))
+    after, obs, report = jax.jit(lambda states, actions: on_jax.step(states, actions, own))(part, given)
+    assert_same(obs, expected.obs[:101])
+    assert_same(report.reward, expected.rewards[:101])
+    assert_same(report.invalid, expected.infos["invalid"][:101])
+    assert_same_states(take_states(expected.states, np.arange(101)), after)
 
 
 # Every task of ARC.
@@ -291,7 +290,7 @@ def test_the_answers_of_arc_tasks_solve_them_under_jax_too(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_steps_run_inside_jit_and_scan_and_the_bank_is_carried_once(engine):
+def test_steps_run_inside_jit_and_scan_and_may_be_given_the_memory_of_their_states(engine):
     setting = config(engine=engine)
     tasks = [create_mock_task(), create_mock_task(5, 7)]
     states, _ = batch_reset(jax.random.split(jax.random.key(1), 16), setting, tasks)
@@ -316,20 +315,12 @@ def test_steps_run_inside_jit_and_scan_and_the_bank_is_carried_once(engine):
         looped = result.states
     assert_same_states(looped, last)
     assert last.bank.inputs.shape == states.bank.inputs.shape
-    jitted = jax.jit(batch_step, static_argnames="config")(states, script[0], config=setting)
-    assert_same_results(batch_step(states, script[0], setting), jitted)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_donated_states_are_gone_and_the_bank_is_not(engine):
-    setting = config(engine=engine)
-    states, _ = batch_reset(jnp.asarray(keys(16)), setting, create_mock_task())
-    zeros = jnp.zeros(16, jnp.int32)
-    kept = batch_step(states, PointAction(zeros, zeros, zeros), setting)
-    again = batch_step(states, PointAction(zeros, zeros, zeros), setting)
-    assert_same_results(kept, again)
-    donated = compiled_batch_step(states, PointAction(zeros, zeros, zeros), setting, donate=True)
-    assert_same_results(kept, donated)
+    expected = batch_step(states, script[0], setting)
+    if engine == "cpu":  # the other engine takes seconds to compile once more
+        jitted = jax.jit(batch_step, static_argnames="config")(states, script[0], config=setting)
+        assert_same_results(expected, jitted)
+    donated = compiled_batch_step(states, script[0], setting, donate=True)
+    assert_same_results(expected, donated)
     assert states.cells.is_deleted()
     assert not donated.states.bank.inputs.is_deleted()
 

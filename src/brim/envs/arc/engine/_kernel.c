@@ -27,7 +27,7 @@ enum {
 enum {
     NUMBERS, TERMS, INPUTS, TARGETS, SIZES, FIRST, COUNT, KEY, FIXED_TASK, OPERATION, PART_A, PART_B, PART_C, PART_D, READ_ONLY,
     EPISODE = READ_ONLY, TASK, PAIR, CELLS_OF, HELD, SELECTION, HEIGHT, WIDTH, STEPS, SIMILARITY, STATUS, DEMOS_SOLVED, TESTS_SOLVED,
-    REWARD, HAS_TERMINATED, WAS_TRUNCATED, SCORE, SOLVED, INVALID, FINAL, ARRAYS
+    REWARD, HAS_TERMINATED, WAS_TRUNCATED, SCORE, SOLVED, INVALID, LAST_PAIR, FINAL, ARRAYS
 };
 enum { CHANGED = REWARD - READ_ONLY };
 
@@ -510,6 +510,7 @@ static void report(const Arrays *a, int64_t i, float reward, int invalid)
     U8(a, WAS_TRUNCATED)[i] = I32(a, STATUS)[i] == TRUNCATED;
     U8(a, SOLVED)[i] = score == 1.0f;
     U8(a, INVALID)[i] = (uint8_t)invalid;
+    I32(a, LAST_PAIR)[i] = I32(a, PAIR)[i];
 }
 
 /* Step environment `i`. Returns 0 if its state or the bank is not sound. */
@@ -598,7 +599,7 @@ static const char *step_all(Arrays *a)
         [PART_A] = masks ? b * cells : b * 4, [PART_B] = masks ? 0 : b * 4, [PART_C] = box ? b * 4 : 0, [PART_D] = box ? b * 4 : 0,
         [EPISODE] = b * 4, [TASK] = b * 4, [PAIR] = b * 4, [CELLS_OF] = b * cells, [HELD] = b * cells, [SELECTION] = b * a->height * 4,
         [HEIGHT] = b * 4, [WIDTH] = b * 4, [STEPS] = b * 4, [SIMILARITY] = b * 4, [STATUS] = b * 4, [DEMOS_SOLVED] = b * 4, [TESTS_SOLVED] = b * 4,
-        [REWARD] = b * 4, [HAS_TERMINATED] = b, [WAS_TRUNCATED] = b, [SCORE] = b * 4, [SOLVED] = b, [INVALID] = b,
+        [REWARD] = b * 4, [HAS_TERMINATED] = b, [WAS_TRUNCATED] = b, [SCORE] = b * 4, [SOLVED] = b, [INVALID] = b, [LAST_PAIR] = b * 4,
         [FINAL] = numbers[AUTO_RESET] == SAME_STEP ? b * cells : 0,
     };
     if (a->tasks < 1)

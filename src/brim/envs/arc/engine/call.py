@@ -56,6 +56,8 @@ class Report(NamedTuple):
     """bool"""
     invalid: Any
     """bool"""
+    pair: Any
+    """int32"""
     final: Any
     """uint8 [batch, height, width]: the working grid. Only with `auto_reset="same_step"`; elsewhere of length 0."""
 
@@ -71,8 +73,9 @@ class StepResult(NamedTuple):
     dones: Any
     """[batch], bool: the episode ended with this step, or earlier."""
     infos: dict[str, Any]
-    """Arrays of [batch]: `terminated`, `truncated`, `similarity`, `solved` and `invalid`. With same-step resets also
-    `final_obs`, the observations before the reset. All of them describe the step before a reset."""
+    """Arrays of [batch]: `terminated`, `truncated`, `similarity`, `solved`, `invalid`, and `pair_index`, the number of
+    the pair in the bank. With same-step resets also `final_obs`, the observations before the reset. All of them
+    describe the step before a reset."""
 
 
 def result_of(states: ArcEnvState, obs: Any, report: Report) -> StepResult:
@@ -83,6 +86,7 @@ def result_of(states: ArcEnvState, obs: Any, report: Report) -> StepResult:
         "similarity": report.similarity,
         "solved": report.solved,
         "invalid": report.invalid,
+        "pair_index": report.pair,
     }
     if report.final.shape[0]:
         infos["final_obs"] = report.final

@@ -18,7 +18,7 @@ from brim.envs.arc.actions import PointAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import on_jax, on_xla
 from brim.envs.arc.engine.bits import pack, pack_bank
-from brim.envs.arc.engine.call import Report, StepResult, blank, resetting, result_of
+from brim.envs.arc.engine.call import StepResult, blank, resetting, result_of
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
 from brim.envs.arc.tasks.task import register_with_jax
@@ -51,8 +51,8 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *
         raise MismatchError(f'the states were made by engine "cpu", which cannot be used here: {reason}')
     bank, changed = states[0], states[1:]
     run = _step_in_place if donate else _step
-    after, obs, report = run(changed, bank, actions, config, engine)
-    return result_of(ArcEnvState(bank, *after), obs, report)
+    after, rest = run(changed, bank, actions, config, engine)
+    return StepResult(ArcEnvState(bank, *after), *rest)
 
 
 def choose_engine(config: JaxArcConfig) -> str:
@@ -124,19 +124,16 @@ def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, eng
 
 def _stepped(
     changed: tuple[Any, ...], bank: TaskBank, actions: StructuredAction, config: JaxArcConfig, engine: str
-) -> tuple[tuple[Any, ...], Any, Report]:
-    after, obs, report = _computed(ArcEnvState(bank, *changed), actions, config, engine)
-    return after[1:], obs, report
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the states without their bank, and the rest of the result."""
+    states = ArcEnvState(bank, *changed)
+    if engine == "cpu":
+        after, report = on_xla.step(states, actions, config)
+        result = result_of(after, after.cells, report)
+    else:
+        result = result_of(*on_jax.step(states, actions, config))
+    return result.states[1:], result[1:]
 
 
 _step = jax.jit(_stepped, static_argnums=(3, 4))
 _step_in_place = jax.jit(_stepped, static_argnums=(3, 4), donate_argnums=0)
-
-
-def _computed(
-    states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, engine: str
-) -> tuple[ArcEnvState, Any, Report]:
-    if engine == "cpu":
-        after, report = on_xla.step(states, actions, config)
-        return after, after.cells, report
-    return on_jax.step(states, actions, config)

@@ -202,6 +202,7 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) 
         similarity=score,
         solved=solved,
         invalid=invalid,
+        pair=pair,
         final=unpack(grid, width) if keeps_final else jnp.zeros((0, height, width), jnp.uint8),
     )
     if keeps_final:

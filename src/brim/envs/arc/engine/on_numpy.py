@@ -82,6 +82,7 @@ def _empty(batch: int, config: JaxArcConfig) -> Report:
         similarity=np.empty(batch, np.float32),
         solved=np.empty(batch, np.bool_),
         invalid=np.empty(batch, np.bool_),
+        pair=np.empty(batch, np.int32),
         final=np.empty((batch if keeps_final else 0, *config.shape), np.uint8),
     )
 

@@ -67,10 +67,16 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
     )
     changed = tuple(getattr(states, name) for name in CHANGED)
     keeps_final = config.environment.auto_reset == "same_step"
-    flag, number = jax.ShapeDtypeStruct((batch,), jnp.bool_), jax.ShapeDtypeStruct((batch,), jnp.float32)
-    final = jax.ShapeDtypeStruct((batch if keeps_final else 0, *config.shape), jnp.uint8)
+    flag, number, index = (jax.ShapeDtypeStruct((batch,), kind) for kind in (jnp.bool_, jnp.float32, jnp.int32))
     report = Report(
-        reward=number, terminated=flag, truncated=flag, similarity=number, solved=flag, invalid=flag, final=final
+        reward=number,
+        terminated=flag,
+        truncated=flag,
+        similarity=number,
+        solved=flag,
+        invalid=flag,
+        pair=index,
+        final=jax.ShapeDtypeStruct((batch if keeps_final else 0, *config.shape), jnp.uint8),
     )
     call = jax.ffi.ffi_call(
         NAME,

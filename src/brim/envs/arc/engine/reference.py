@@ -53,6 +53,7 @@ class Outcome(NamedTuple):
     similarity: np.float32
     solved: bool
     invalid: bool
+    pair: int
     final: Env
     """The environment at the end of the step, before an automatic reset."""
 
@@ -105,8 +106,8 @@ def step(env: Env, bank: TaskBank, config: JaxArcConfig, operation: int, selecti
     if env.status != RUNNING:
         if config.environment.auto_reset == "next_step":
             again = reset(bank, config, env.key, env.fixed_task, env.episode + 1)
-            return again, _outcome(again, np.float32(0), bank, invalid=False)
-        return env, _outcome(env, np.float32(0), bank, invalid=False)
+            return again, _outcome(again, np.float32(0), invalid=False)
+        return env, _outcome(env, np.float32(0), invalid=False)
     used = usable(env, config, operation, selection)
     invalid = used is None
     nothing = np.zeros(config.shape, np.bool_)
@@ -114,7 +115,7 @@ def step(env: Env, bank: TaskBank, config: JaxArcConfig, operation: int, selecti
     if used is not None:
         after = replace(apply(env, bank, config, ArcOperation(operation), used), selected=used)
     after = _settle(after, bank, config, submitted=not invalid and operation == ArcOperation.SUBMIT)
-    outcome = _outcome(after, _reward(env, after, bank, config, invalid), bank, invalid)
+    outcome = _outcome(after, _reward(env, after, bank, config, invalid), invalid=invalid)
     if after.status != RUNNING and config.environment.auto_reset == "same_step":
         return reset(bank, config, env.key, env.fixed_task, env.episode + 1), outcome
     return after, outcome
@@ -333,7 +334,7 @@ def _reward(before: Env, after: Env, bank: TaskBank, config: JaxArcConfig, inval
     return reward + (np.float32(terms.invalid_penalty) if invalid else zero)
 
 
-def _outcome(env: Env, reward: np.float32, bank: TaskBank, invalid: bool) -> Outcome:
+def _outcome(env: Env, reward: np.float32, *, invalid: bool) -> Outcome:
     return Outcome(
         reward=reward,
         terminated=env.status == TERMINATED,
@@ -341,6 +342,7 @@ def _outcome(env: Env, reward: np.float32, bank: TaskBank, invalid: bool) -> Out
         similarity=env.similarity,
         solved=bool(env.similarity == 1),
         invalid=invalid,
+        pair=env.pair,
         final=env,
     )
 

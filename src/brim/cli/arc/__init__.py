@@ -1,0 +1,1 @@
+"""The commands of `brim arc`: describe data sets, operations and engines, play random actions, measure the speed."""
