@@ -11,10 +11,10 @@ import pytest
 pytestmark = pytest.mark.slow  # each example is a process of its own, two or three times
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-BATCHING = EXAMPLES / "batching"
+FOLDERS = ("advanced", "batching")
 
 FACTS = {
-    "01_basic_batching.py": [
+    "batching/01_basic_batching.py": [
         "saved and loaded lengths.jsonl",
         "saved and loaded lengths.brim",
         "every sample is in exactly one of",
@@ -24,7 +24,7 @@ FACTS = {
         "fixed shapes, 8 chosen",
         "sorted windows are the fullest",
     ],
-    "02_sequence_packing.py": [
+    "batching/02_sequence_packing.py": [
         "FIRST_FIT",
         "BEST_FIT",
         "GREEDY",
@@ -37,7 +37,7 @@ FACTS = {
         "equals attention over each of them alone",
         "fewer slots for the same tokens",
     ],
-    "03_batch_plan.py": [
+    "batching/03_batch_plan.py": [
         "saved and loaded: epoch-0000.brim, epoch-0001.brim, epoch-0002.brim, lengths.brim, plan.json",
         "the loaded plan holds the same microbatches in the same order",
         "see every sample exactly once per epoch",
@@ -52,7 +52,7 @@ FACTS = {
         "refused: this position belongs to another plan",
         "damage is found: plan/epoch-0000.brim",
     ],
-    "04_distributed.py": [
+    "batching/04_distributed.py": [
         "torchrun: rank 3 of 8",
         "SLURM: rank 5 of 8",
         "no launcher: rank 0 of 1",
@@ -64,7 +64,7 @@ FACTS = {
         "rank_3 holds the share of rank 3",
         "the first half has half of every bucket",
     ],
-    "05_e2e_pipeline.py": [
+    "batching/05_e2e_pipeline.py": [
         "row 0 is sample",
         "2. lengths: 300 samples",
         "batches in 2 epochs",
@@ -76,7 +76,7 @@ FACTS = {
         "the files of rank 3 hold its 5 batches, 1 of them empty",
         "the first step over 4 ranks has loss",
     ],
-    "08_online_learning.py": [
+    "batching/08_online_learning.py": [
         "mock gym: 200 episodes, 800 actions, 70% solved",
         "the buffer holds 600 of 800 actions, 200 were evicted, oldest first",
         "at most 12 microbatches each; 37 are in both",
@@ -86,7 +86,7 @@ FACTS = {
         "hint: 24 of 24 puzzles solved, 180 actions to learn from",
         "place 3 5 1",
     ],
-    "09_structural_bucketing.py": [
+    "batching/09_structural_bucketing.py": [
         "2000 samples with 4 structures: compression_depth=0, compression_depth=1, compression_depth=2, "
         "compression_depth=3",
         "ragged along compression_stages/0, compression_stages/1, compression_stages/2, context",
@@ -99,7 +99,7 @@ FACTS = {
         "refused: samples 'h6' and 'h0' have different structures",
         "a plan from the lengths holds the same batches",
     ],
-    "06_analyze.py": [
+    "batching/06_analyze.py": [
         "half of the samples have at most 298 tokens",
         "bucket ends at 2,048",
         "powers of two fill 69.3%",
@@ -112,7 +112,7 @@ FACTS = {
         "Choose sorted windows (brim plan build -b 16384)",
         "written: report.html",
     ],
-    "07_streaming.py": [
+    "batching/07_streaming.py": [
         "stock-0000000: 499 tokens from offline data 'attempts'",
         "reward 0.0, difficulty 0.3, status failure",
         "400 samples, 115051 tokens",
@@ -123,18 +123,40 @@ FACTS = {
         "`for` and `async for` give the same samples in the same order",
         "stopped after 123 samples, resumed with the other 677: nothing repeated, nothing lost",
     ],
+    "advanced/arc_quick_start.py": [
+        "Batch shape: (16, 30, 30)",
+        "Rewards: [-0.01 -0.01",
+    ],
+    "advanced/batch_processing_demo.py": [
+        "32 environments, rewards from -0.010 to 0.000",
+        "results depend on the key of an environment, and on nothing around it",
+        "Average length: 30.0",
+        "Completion rate: 100.0%",
+        "all solved after 2 steps",
+        "Trajectory shape: (10, 32)",
+        "the random policy chooses one of 9000 actions",
+        "colours of step 0: [0]\n",
+        "40 environments stepped in padded batches, each as if it were alone",
+        "5 episodes: mean reward -0.197",
+        "Batch 256: 0.70 MB, 2.80 KB for each environment",
+        "the smallest with 95% of the best throughput",
+        "environment 0: {'step_count': 0, 'similarity': 0.15",
+        "timed 4 operations, 2 first calls apart",
+    ],
 }
 
 
 def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(BATCHING / name)]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
 NEEDS = {
-    "05_e2e_pipeline.py": pytest.mark.torch,
-    "08_online_learning.py": pytest.mark.server,
-    "09_structural_bucketing.py": pytest.mark.torch,
+    "advanced/arc_quick_start.py": pytest.mark.jax,
+    "advanced/batch_processing_demo.py": pytest.mark.jax,
+    "batching/05_e2e_pipeline.py": pytest.mark.torch,
+    "batching/08_online_learning.py": pytest.mark.server,
+    "batching/09_structural_bucketing.py": pytest.mark.torch,
 }
 
 
@@ -149,10 +171,10 @@ def test_an_example_runs_anywhere_and_prints_what_it_shows_the_same_every_time(n
 
 
 def test_every_example_is_run_here_and_listed_in_the_table():
-    names = sorted(path.name for path in BATCHING.glob("*.py"))
+    names = sorted(f"{folder}/{path.name}" for folder in FOLDERS for path in (EXAMPLES / folder).glob("*.py"))
     assert names == sorted(FACTS)
     table = (EXAMPLES / "README.md").read_text()
-    assert [name for name in names if f"`batching/{name}`" not in table] == []
+    assert [name for name in names if f"`{name}`" not in table] == []
     assert "`compressed_ad/train.py`" in table
 
 

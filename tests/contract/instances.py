@@ -1,6 +1,7 @@
 """How the tests make an instance of each class, and call each function, whose attributes or keys the contract lists."""
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import brim
+from brim.envs.arc import split_key
 
 SPEC = {"edges": (128, 256, 512), "overflow_max": 1024}
 HISTORIES = [
@@ -66,6 +68,24 @@ def stream(kind: Any, folder: Path) -> Any:
     return kind(path, "byte")
 
 
+def arc(call: Callable[[Any, brim.JaxArcConfig, brim.JaxArcTask], Any]) -> Callable[[Path], Any]:
+    """Call something with the keys of two environments of NumPy, a configuration and a task."""
+
+    def quietly(_: Path) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "brim's kernel for ARC is not compiled here")
+            return call(split_key(0, 2, arrays="numpy"), brim.JaxArcConfig(), brim.create_mock_task())
+
+    return quietly
+
+
+def monitor(keys: Any, config: brim.JaxArcConfig, task: brim.JaxArcTask) -> brim.BatchPerformanceMonitor:
+    watching = brim.BatchPerformanceMonitor()
+    states, _ = watching.time_batch_reset(keys, config, task)
+    watching.time_batch_step(states, brim.conditional_batch_processing(states, config), config)
+    return watching
+
+
 INSTANCES: dict[str, Callable[[Path], Any]] = {
     "Sample": lambda _: samples()[0],
     "LengthCache": lambda _: lengths(),
@@ -101,5 +121,25 @@ INSTANCES: dict[str, Callable[[Path], Any]] = {
     "RollingBatchPlanWindow": lambda _: brim.RollingBatchPlanWindow(buffer(), min_samples=4),
     "BucketSampler": lambda _: brim.BucketSampler(HISTORIES, batch_size=2, shuffle=True),
     "collate_compressed_batch": lambda _: brim.collate_compressed_batch([HISTORIES[1], HISTORIES[3]]),
+    "ArcEnvState": arc(lambda *given: brim.batch_reset(*given)[0]),
+    "run_batch_episode": arc(lambda *given: brim.run_batch_episode(*given, max_steps=2)),
+    "find_optimal_batch_size": arc(
+        lambda _, config, task: brim.find_optimal_batch_size(config, task, max_batch_size=2, arrays="numpy")[1][2]
+    ),
+    "analyze_memory_usage": arc(
+        lambda _, config, task: brim.analyze_memory_usage(config, task, batch_sizes=[2], arrays="numpy")[2]
+    ),
+    "hierarchical_batch_processing": arc(
+        lambda _, config, task: brim.hierarchical_batch_processing(2, 2, 2, config, task, arrays="numpy")[1]
+    ),
+    "batch_policy_rollout": arc(
+        lambda keys, config, task: brim.batch_policy_rollout(
+            brim.example_policy, brim.batch_reset(keys, config, task)[0], config, num_steps=2
+        )
+    ),
+    "example_policy": arc(lambda *given: brim.example_policy(brim.batch_reset(*given)[0])),
+    "extract_state_features": arc(lambda *given: brim.extract_state_features(brim.batch_reset(*given)[0])),
+    "BatchPerformanceMonitor": arc(monitor),
+    "BatchPerformanceMonitor.get_stats": arc(lambda *given: monitor(*given).get_stats()),
 }
 """By the name in the contract. They are given a directory to write into."""

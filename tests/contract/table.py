@@ -171,84 +171,84 @@ MODEL_CALLS = [
 
 KEYS_CONFIG_TASK = {"keys": REQUIRED, "config": REQUIRED, "task": REQUIRED}
 ARC = [
-    pending("003", "JaxArcConfig", {"environment": ANY, "dataset": ANY, "action": ANY}),
-    pending("003", "EnvironmentConfig", {"max_episode_steps": ANY}),
-    pending("003", "UnifiedDatasetConfig", {"max_grid_height": ANY, "max_grid_width": ANY}),
-    pending("003", "UnifiedActionConfig", {"selection_format": ANY}),
-    pending("003", "JaxArcTask"),
-    pending(
+    built("003", "JaxArcConfig", {"environment": ANY, "dataset": ANY, "action": ANY}),
+    built("003", "EnvironmentConfig", {"max_episode_steps": ANY}),
+    built("003", "UnifiedDatasetConfig", {"max_grid_height": ANY, "max_grid_width": ANY}),
+    built("003", "UnifiedActionConfig", {"selection_format": ANY}),
+    built("003", "JaxArcTask"),
+    built(
         "003",
         "ArcEnvState",
         attributes="working_grid target_grid similarity_score step_count episode_done",
     ),
-    pending("003", "StructuredAction"),
-    pending("003", "PointAction", {"operation": REQUIRED, "row": REQUIRED, "col": REQUIRED}),
-    pending("003", "create_mock_task"),
-    pending("003", "batch_reset", {"keys": REQUIRED, "config": REQUIRED, "task_data": REQUIRED}),
-    pending("003", "batch_step", {"states": REQUIRED, "actions": REQUIRED, "config": REQUIRED}),
-    pending(
+    built("003", "StructuredAction"),
+    built("003", "PointAction", {"operation": REQUIRED, "row": REQUIRED, "col": REQUIRED}),
+    built("003", "create_mock_task"),
+    built("003", "batch_reset", {"keys": REQUIRED, "config": REQUIRED, "task_data": REQUIRED}),
+    built("003", "batch_step", {"states": REQUIRED, "actions": REQUIRED, "config": REQUIRED}),
+    built(
         "003",
         "run_batch_episode",
         {"initial_keys": REQUIRED, "config": REQUIRED, "task": REQUIRED, "max_steps": 50},
         keys="final_states episode_rewards episode_lengths completion_rate",
     ),
-    pending(
+    built(
         "003",
         "find_optimal_batch_size",
         {"config": REQUIRED, "task": REQUIRED, "max_batch_size": 1024},
         keys="per_env_time throughput total_time",
     ),
-    pending(
+    built(
         "003",
         "analyze_memory_usage",
         {"config": REQUIRED, "task": REQUIRED, "batch_sizes": [1, 16, 64, 256]},
         keys="total_mb per_env_mb state_mb obs_mb",
     ),
-    pending("003", "compiled_batch_reset", {"keys": REQUIRED, "config": REQUIRED, "task_data": REQUIRED}),
-    pending("003", "compiled_batch_step", {"states": REQUIRED, "actions": REQUIRED, "config": REQUIRED}),
-    pending("003", "warm_up_batch_functions", {"batch_size": REQUIRED, "config": REQUIRED, "task": REQUIRED}),
-    pending("003", "conditional_batch_processing", {"batch_states": REQUIRED, "config": REQUIRED}),
-    pending(
+    built("003", "compiled_batch_reset", {"keys": REQUIRED, "config": REQUIRED, "task_data": REQUIRED}),
+    built("003", "compiled_batch_step", {"states": REQUIRED, "actions": REQUIRED, "config": REQUIRED}),
+    built("003", "warm_up_batch_functions", {"batch_size": REQUIRED, "config": REQUIRED, "task": REQUIRED}),
+    built("003", "conditional_batch_processing", {"batch_states": REQUIRED, "config": REQUIRED}),
+    built(
         "003",
         "process_dynamic_batch",
         {"states_list": REQUIRED, "actions_list": REQUIRED, "config": REQUIRED, "max_batch_size": 64},
     ),
-    pending("003", "stack_states", {"states_list": REQUIRED}),
-    pending("003", "stack_actions", {"actions_list": REQUIRED}),
-    pending("003", "combine_batch_results"),
-    pending("003", "pad_states"),
-    pending("003", "pad_actions"),
-    pending("003", "unpad_results"),
-    pending(
+    built("003", "stack_states", {"states_list": REQUIRED}),
+    built("003", "stack_actions", {"actions_list": REQUIRED}),
+    built("003", "combine_batch_results"),
+    built("003", "pad_states"),
+    built("003", "pad_actions"),
+    built("003", "unpad_results"),
+    built(
         "003",
         "hierarchical_batch_processing",
         {"num_episodes": 100, "envs_per_episode": 16, "steps_per_episode": 50, "config": None, "task": None},
         keys="episode rewards mean_reward std_reward",
     ),
-    pending(
+    built(
         "003",
         "batch_policy_rollout",
         {"policy_fn": REQUIRED, "batch_states": REQUIRED, "config": REQUIRED, "num_steps": 10},
         keys="states actions rewards dones log_probs",
     ),
-    pending("003", "example_policy", {"states": REQUIRED}, keys="actions log_probs"),
-    pending("003", "example_value_fn", {"features": REQUIRED}),
-    pending("003", "compute_batch_values", {"value_fn": REQUIRED, "batch_states": REQUIRED}),
-    pending(
+    built("003", "example_policy", {"states": REQUIRED}, keys="actions log_probs"),
+    built("003", "example_value_fn", {"features": REQUIRED}),
+    built("003", "compute_batch_values", {"value_fn": REQUIRED, "batch_states": REQUIRED}),
+    built(
         "003",
         "extract_state_features",
         {"batch_states": REQUIRED},
         keys="working_grid target_grid similarity step_count",
     ),
-    pending("003", "inspect_batch_states", {"batch_states": REQUIRED, "indices": [0, 1, 2]}),
-    pending("003", "BatchPerformanceMonitor", attributes="reset_times step_times batch_sizes"),
-    pending("003", "BatchPerformanceMonitor.time_batch_reset", KEYS_CONFIG_TASK),
-    pending(
+    built("003", "inspect_batch_states", {"batch_states": REQUIRED, "indices": [0, 1, 2]}),
+    built("003", "BatchPerformanceMonitor", attributes="reset_times step_times batch_sizes"),
+    built("003", "BatchPerformanceMonitor.time_batch_reset", KEYS_CONFIG_TASK),
+    built(
         "003",
         "BatchPerformanceMonitor.time_batch_step",
         {"states": REQUIRED, "actions": REQUIRED, "config": REQUIRED},
     ),
-    pending(
+    built(
         "003",
         "BatchPerformanceMonitor.get_stats",
         keys="reset_time_mean reset_time_std step_time_mean step_time_std avg_batch_size total_operations",
@@ -366,6 +366,6 @@ FILES = [
     File("001", "built", "examples/compressed_ad/config/env/darkroom.yaml"),
     File("001", "built", "examples/compressed_ad/config/model/ad_compressed_dr.yaml"),
     File("002", "pending", "examples/query_mutation/train_query_mutator.py"),
-    File("003", "pending", "examples/advanced/batch_processing_demo.py"),
+    File("003", "built", "examples/advanced/batch_processing_demo.py"),
 ]
 """`tests/test_examples.py` runs the scripts."""

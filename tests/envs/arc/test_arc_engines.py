@@ -74,10 +74,8 @@ def keys(batch, seed=0):
 def on_device(states, engine):
     """States of NumPy as those of an engine under JAX."""
     bank = compiled.on_device(states.bank, planes=engine == "jax")
-    moved = states._replace(**{name: jnp.asarray(getattr(states, name)) for name in ArcEnvState._fields[1:]}, bank=bank)
-    if engine == "cpu":
-        return moved
-    return moved._replace(cells=pack(moved.cells), held=pack(moved.held), selection=moved.selection.T)
+    moved = jax.tree.map(jnp.asarray, states._replace(bank=None))._replace(bank=bank)
+    return moved if engine == "cpu" else on_jax.as_bits(moved)
 
 
 @cache
@@ -387,6 +385,15 @@ def test_without_the_kernel_the_engine_in_jax_does_the_work_and_it_is_said_once(
         batch_reset(jnp.asarray(keys(2)), config(engine="cpu"), create_mock_task())
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_numbers_beyond_32_bits_do_not_come_back_in_range(engine):
+    setting = config(engine=engine)
+    states, _ = batch_reset(jnp.asarray(keys(16)), setting, [create_mock_task(), create_mock_task(5, 7)])
+    zeros = np.zeros(16, np.int64)
+    for action in (PointAction(zeros, zeros + 2**32, zeros), PointAction(zeros + 2**32, zeros, zeros)):
+        assert batch_step(states, action, setting).infos["invalid"].all()
+
+
 def test_the_kernel_can_be_called_from_xla_here():
     assert on_xla.unavailable() is None
 
@@ -403,7 +410,7 @@ def test_a_damaged_state_is_an_error_of_xla_and_not_a_crash():
 def test_a_state_has_at_most_4_kb_an_environment():
     for engine in ENGINES:
         states, _ = batch_reset(jnp.asarray(keys(16)), config(engine=engine), create_mock_task())
-        assert sum(leaf.nbytes for leaf in states[1:]) / 16 <= 4096
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(states[1:])) / 16 <= 4096
 
 
 # Bits.
@@ -432,8 +439,9 @@ def test_words_are_transposed_as_bits():
     bits = random.integers(0, 2, (4, 32, 32, 5), dtype=np.uint64)
     words = (bits << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
     expected = (bits.swapaxes(1, 2) << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
-    assert_same(on_jax._transpose(jnp.asarray(words)), expected)
+    for plane in range(4):
+        assert_same(on_jax._transpose(jnp.asarray(words[plane])), expected[plane])
 
 
 def test_every_changed_field_is_a_field_of_the_state():
-    assert set(CHANGED) | {"bank", "key", "fixed_task"} == set(ArcEnvState._fields)
+    assert {*CHANGED, "bank", "key", "fixed_task", "pair_planes"} == set(ArcEnvState._fields)

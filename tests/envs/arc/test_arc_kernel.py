@@ -20,11 +20,14 @@ from brim.envs.arc import (
     PointAction,
     UnifiedActionConfig,
     UnifiedDatasetConfig,
+    arc_reset,
+    arc_step,
     batch_reset,
     batch_step,
     build_bank,
     compiled_batch_step,
     observe,
+    stack_states,
 )
 from brim.envs.arc.engine import on_numpy
 from brim.envs.arc.engine.call import CHANGED
@@ -353,6 +356,17 @@ def test_a_step_leaves_the_given_states_alone_unless_they_are_donated():
     assert donated.states.cells is after.states.cells
     assert_same(after.obs, seen)  # an observation is not changed by later steps
     assert obs[0, 0, 0] == 1
+
+
+def test_a_single_environment_is_stepped_without_the_axis_of_a_batch():
+    setting = config()
+    state, obs = arc_reset(keys(1)[0], setting, PAIRS)
+    assert obs.shape == state.working_grid.shape == (30, 30)
+    result = arc_step(state, PointAction(int(Op.SUBMIT), 0, 0), setting)
+    assert result.states.status == 1
+    assert result.rewards.shape == ()
+    assert isinstance(result.states.cells, np.ndarray)
+    assert_same(stack_states([state, state]).cells[1], state.cells)
 
 
 @pytest.mark.parametrize(

@@ -165,17 +165,18 @@ def test_memory_is_that_of_all_arrays_with_the_bank_apart(given_arrays):
         assert used == {
             "total_mb": used["state_mb"] + used["obs_mb"],
             "per_env_mb": used["total_mb"] / batch,
-            "state_mb": sum(leaf.nbytes for leaf in states[1:]) * batch / 4 / mb,
+            "state_mb": sum(leaf.nbytes for leaf in states[1:] if leaf is not None) * batch / 4 / mb,
             "obs_mb": obs.nbytes * batch / 4 / mb,
             "bank_mb": bank_mb,
         }
 
 
 @pytest.mark.jax
-def test_the_engine_in_jax_keeps_nine_words_for_a_row_and_thirteen_more():
-    """Four planes of the working grid and of the clipboard, the selection; and twelve numbers, one of them a key."""
+def test_the_engine_in_jax_keeps_seventeen_words_for_a_row_and_thirteen_more():
+    """Four planes of the working grid, the clipboard, the input and the target, the selection; and twelve numbers, one
+    of them a key."""
     used = analyze_memory_usage(config_of(engine="jax"), TASK, [8])[8]
-    assert used["state_mb"] * 2**20 == 8 * 4 * (9 * 30 + 13)
+    assert used["state_mb"] * 2**20 == 8 * 4 * (17 * 30 + 13)
     assert used["bank_mb"] > analyze_memory_usage(config_of(), TASK, [8])[8]["bank_mb"], "it holds planes as well"
 
 

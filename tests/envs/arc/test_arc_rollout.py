@@ -36,6 +36,7 @@ from brim.envs.arc import (
     split_key,
     take_states,
 )
+from brim.envs.arc.state import BITS
 from brim.envs.arc.traced import _compiled
 
 pytestmark = pytest.mark.filterwarnings("ignore:brim's kernel for ARC is not compiled here")
@@ -91,7 +92,7 @@ def played_one_by_one(keys, config, task, max_steps, act):
 def same(one, other):
     """Compare arrays to the bit; those of states as the properties show them, which is the same for all engines."""
     if isinstance(one, ArcEnvState):
-        leaves = set(ArcEnvState._fields[1:]) - {"cells", "held", "selection"}
+        leaves = set(ArcEnvState._fields[1:]) - set(BITS)
         names = ["working_grid", "clipboard", "selected", *leaves]
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, tuple):
@@ -118,7 +119,10 @@ def test_a_rollout_is_the_policy_and_a_step_in_turn(seed, num_steps, auto_reset)
     trajectory = batch_policy_rollout(example_policy, states, config, num_steps)
     seen, final = stepped_one_by_one(example_policy, states, config, num_steps)
     for number, (before, actions, rewards, dones, log_probs) in enumerate(seen):
-        assert same(ArcEnvState(states.bank, *(leaf[number] for leaf in trajectory["states"][1:])), before)
+        assert same(
+            ArcEnvState(states.bank, *(None if leaf is None else leaf[number] for leaf in trajectory["states"][1:])),
+            before,
+        )
         assert same(tuple(part[number] for part in trajectory["actions"]), tuple(actions))
         assert same(trajectory["rewards"][number], rewards)
         assert same(trajectory["dones"][number], dones)
@@ -327,20 +331,27 @@ def fill_in_turn(states, step):
     return PointAction(np.zeros(count, np.int32), np.full(count, step % 10 + 5, np.int32), np.full(count, 5, np.int32))
 
 
+def submit_at_some_time(states):
+    """Choose at random, and submit at a time that differs from environment to environment."""
+    chosen = example_policy(states)
+    submits = chosen["actions"].row % 4 == 0
+    operation = np.where(submits, np.int32(ArcOperation.SUBMIT), chosen["actions"].operation)
+    return {**chosen, "actions": chosen["actions"]._replace(operation=operation)}
+
+
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 14),
     st.integers(1, 8),
     st.sampled_from(["off", "next_step", "same_step"]),
-    st.booleans(),
+    st.sampled_from([None, example_policy, submit_at_some_time]),
 )
-@settings(max_examples=40)
-def test_an_episode_is_the_guides_loop(seed, max_steps, max_episode_steps, auto_reset, by_policy):
+@settings(max_examples=60)
+def test_an_episode_is_the_guides_loop(seed, max_steps, max_episode_steps, auto_reset, policy):
     config = config_of(auto_reset=auto_reset, max_episode_steps=max_episode_steps)
     keys = keys_of("numpy", seed)
-    policy = example_policy if by_policy else None
     found = run_batch_episode(keys, config, TASKS, max_steps, policy_fn=policy)
-    act = (lambda states, _: example_policy(states)["actions"]) if by_policy else fill_in_turn
+    act = (lambda states, _: policy(states)["actions"]) if policy else fill_in_turn
     states, rewards, lengths, completed = played_one_by_one(keys, config, TASKS, max_steps, act)
     assert same(found["final_states"], states)
     assert same(found["episode_rewards"], rewards)
@@ -470,7 +481,7 @@ def test_the_random_policy_acts_the_same_under_jax():
 
 
 @pytest.mark.parametrize("selection_format", FORMATS)
-@given(st.lists(st.integers(0, 60), min_size=BATCH, max_size=BATCH))
+@given(st.lists(st.sampled_from([0, 1, 24, 25, 26, 60]), min_size=BATCH, max_size=BATCH))
 @settings(max_examples=15)
 def test_conditional_actions_change_at_step_25(selection_format, counts):
     config = config_of(selection_format=selection_format)

@@ -41,6 +41,9 @@ class MaskAction(NamedTuple):
     """[batch, height, width], bool, of the configuration's size."""
 
 
+OUT_OF_RANGE = 127
+"""A row, column and operation that does not exist."""
+
 StructuredAction = PointAction | BboxAction | MaskAction
 KINDS: dict[str, type[StructuredAction]] = {"point": PointAction, "bbox": BboxAction, "mask": MaskAction}
 
@@ -75,4 +78,7 @@ def _part(kind: type[StructuredAction], name: str, part: Any, config: JaxArcConf
     kinds, dtype = ("b", "bool") if is_mask else ("iu", "integers")
     if np.dtype(array.dtype).kind not in kinds:
         raise DataError(f"{kind.__name__}.{name} must be {dtype}, got {array.dtype}")
+    if isinstance(array, np.ndarray | np.generic) and not is_mask and array.dtype != np.int32:
+        # JAX would cut numbers to 32 bits, and what is out of range could come back in range.
+        return np.clip(array, -1, OUT_OF_RANGE).astype(np.int32)
     return array

@@ -169,7 +169,7 @@ def _key_words(keys: Any) -> Any:
     if len(keys.shape) != 2 or keys.shape[1] != 2 or keys.dtype != np.uint32:
         raise DataError(
             f"keys must be uint32 of shape (batch, 2), got {keys.dtype} of shape {tuple(keys.shape)}; make them with"
-            " jax.random.split(jax.random.PRNGKey(0), batch)"
+            " jax.random.split(jax.random.PRNGKey(0), batch) or, without JAX, with split_key(0, batch)"
         )
     if keys.shape[0] == 0:
         raise DataError("keys has no rows: a batch needs at least one environment")

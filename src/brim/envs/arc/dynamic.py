@@ -81,6 +81,7 @@ def pad_states(states_list: Sequence[ArcEnvState], size: int) -> ArcEnvState:
     leaves = {
         name: _on_host(_stacked, [getattr(state, name) for state in padded], axis_of(first, name))
         for name in ArcEnvState._fields[1:]
+        if getattr(first, name) is not None
     }
     return ArcEnvState(bank=first.bank, **leaves)
 
@@ -142,6 +143,7 @@ def _joined(results: Sequence[StepResult], join: Join) -> StepResult:
     leaves = {
         name: _on_host(join, [getattr(one, name) for one in states], axis_of(first, name))
         for name in ArcEnvState._fields[1:]
+        if getattr(first, name) is not None
     }
     obs, rewards, dones = (_on_host(join, parts, 0) for parts in arrays)
     joined_infos = {name: _on_host(join, [one[name] for one in infos], 0) for name in infos[0]}

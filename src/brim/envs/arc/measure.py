@@ -232,11 +232,10 @@ def _prepared(size: int, config: JaxArcConfig, task: Tasks, arrays: Arrays) -> C
     """Reset a batch, and return a function that takes one step of it, always the same."""
     check_counts(batch_size=size)
     states, _ = _wait(batch_reset(split_key(SEED, size, arrays=arrays), config, task))
-    numpy = numpy_of(states.status)
     operations = range(OPERATIONS) if config.action.allowed_operations is None else config.action.allowed_operations
-    chosen = numpy.asarray(np.resize(np.array(operations, np.int32), size))
-    zeros = numpy.zeros(size, np.int32)
-    actions = select_cells(config, chosen, zeros, zeros)
+    zeros = np.zeros(size, np.int32)
+    chosen = select_cells(config, np.resize(np.array(operations, np.int32), size), zeros, zeros)
+    actions = type(chosen)(*map(numpy_of(states.status).asarray, chosen))
     return lambda: batch_step(states, actions, config)
 
 

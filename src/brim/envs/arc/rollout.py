@@ -203,6 +203,10 @@ class _Rollout(NamedTuple):
 
 def _rollout_loop(act: Act, states: ArcEnvState, config: JaxArcConfig, num_steps: int) -> _Rollout:
     stack = numpy_of(states.status).stack
+
+    def stacked(leaves: tuple[Any, ...]) -> Any:
+        return None if leaves[0] is None else stack(leaves)
+
     seen: list[tuple[Any, ...]] = []
     for number in range(num_steps):
         actions, log_probs = act(states, np.int32(number))
@@ -211,7 +215,7 @@ def _rollout_loop(act: Act, states: ArcEnvState, config: JaxArcConfig, num_steps
         states = after
     before, actions, rewards, dones, log_probs = zip(*seen, strict=True)
     return _Rollout(
-        states=ArcEnvState(states.bank, *map(stack, zip(*(one[1:] for one in before), strict=True))),
+        states=ArcEnvState(states.bank, *map(stacked, zip(*(one[1:] for one in before), strict=True))),
         actions=type(actions[0])(*map(stack, zip(*actions, strict=True))),
         rewards=stack(rewards),
         dones=stack(dones),

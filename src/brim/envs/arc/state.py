@@ -23,6 +23,10 @@ RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 """The values of `ArcEnvState.status`."""
 
 
+BITS = ("cells", "held", "selection", "pair_planes")
+"""The fields that have bits, and the environments on the last axis, if the engine in JAX made them."""
+
+
 class ArcEnvState(NamedTuple):
     """The state of a batch of environments."""
 
@@ -59,6 +63,8 @@ class ArcEnvState(NamedTuple):
     """[batch], uint32: bit n is set if demonstration pair n was solved in this episode."""
     tests_solved: Any
     """[batch], uint32: the same for test pairs."""
+    pair_planes: Any = None
+    """uint32 [2, 4, height, batch]: input and target of the pair as bits. None for the kernel, which reads the bank."""
 
     @property
     def has_bits(self) -> bool:
@@ -139,6 +145,7 @@ def take_states(states: ArcEnvState, index: Any) -> ArcEnvState:
     chosen = {
         name: leaf[..., index] if axis_of(states, name) else leaf[index]
         for name, leaf in zip(states._fields[1:], states[1:], strict=True)
+        if leaf is not None
     }
     return ArcEnvState(bank=states.bank, **chosen)
 
@@ -151,10 +158,12 @@ def stack_states(states_list: Sequence[ArcEnvState]) -> ArcEnvState:
         MismatchError: They use different banks, or different engines.
     """
     first = check_alike(states_list)
-    stack = np.stack if isinstance(first.status, np.ndarray) else sys.modules["jax"].numpy.stack
+    single = isinstance(first.status, np.ndarray | np.generic)
+    stack = np.stack if single else sys.modules["jax"].numpy.stack
     leaves = {
         name: stack([getattr(state, name) for state in states_list], axis=axis_of(first, name))
         for name in ArcEnvState._fields[1:]
+        if getattr(first, name) is not None
     }
     return ArcEnvState(bank=first.bank, **leaves)
 
@@ -176,4 +185,4 @@ def check_alike(states_list: Sequence[ArcEnvState]) -> ArcEnvState:
 
 def axis_of(states: ArcEnvState, name: str) -> int:
     """Return the axis of a field that counts environments: -1 for grids of bits, and 0 for everything else."""
-    return -1 if states.has_bits and name in ("cells", "held", "selection") else 0
+    return -1 if states.has_bits and name in BITS else 0

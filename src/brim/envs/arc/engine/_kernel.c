@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 enum { LARGEST = 30, CELLS = LARGEST * LARGEST, PADDING = 10, OPERATIONS = 42 };
 enum { RUNNING, TERMINATED, TRUNCATED };
@@ -50,12 +53,11 @@ typedef struct {
     int height, width, task, pair;
 } Env;
 
-/* The selected cells inside of what the operation may use: their rectangle, last row and column included, and a mask unless all of the
- * rectangle is selected. `any` is 0 for an empty selection. */
+/* The selected cells inside of what the operation may use: their rectangle, last row and column included, and one word for each row of
+ * the array with bit n for column n, or NULL if all of the rectangle is selected. `any` is 0 for an empty selection. */
 typedef struct {
     int any, top, left, bottom, right;
-    const uint8_t *mask;
-    int stride;
+    const uint32_t *words;
 } Selected;
 
 #define I32(arrays, name) ((int32_t *)(arrays)->at[name])
@@ -90,22 +92,201 @@ static int32_t below(uint32_t word, int32_t limit)
     return (int32_t)(((uint64_t)word * (uint32_t)limit) >> 32);
 }
 
-/* ---- bits of a mask ---- */
+/* ---- sixteen cells at a time ----
+ *
+ * A mask of bytes holds 255 for yes and 0 for no. Byte n of the sixteen is bit n of a word. SSE2 is part of every x86-64; elsewhere two
+ * words of 64 bits do the same, byte 0 being the lowest.
+ */
 
-static uint32_t bits_of(const uint8_t *cells, int width)
+#if defined(__SSE2__)
+
+typedef __m128i Sixteen;
+
+static inline Sixteen load16(const uint8_t *from) { return _mm_loadu_si128((const __m128i *)from); }
+static inline void store16(uint8_t *to, Sixteen cells) { _mm_storeu_si128((__m128i *)to, cells); }
+static inline Sixteen all16(uint8_t value) { return _mm_set1_epi8((char)value); }
+static inline Sixteen same16(Sixteen a, Sixteen b) { return _mm_cmpeq_epi8(a, b); }
+static inline Sixteen blend16(Sixteen mask, Sixteen yes, Sixteen no)
 {
-    uint32_t bits = 0;
-    int column = 0;
+    return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
+}
+
+/* Bit 7 of every byte. */
+static inline uint32_t high_bits16(Sixteen cells) { return (uint32_t)_mm_movemask_epi8(cells); }
+/* Bit 0 of every byte: a shift of pairs of bytes by 7 moves it to bit 7, and what crosses from one byte to the next stays below bit 7. */
+static inline uint32_t low_bits16(Sixteen cells) { return high_bits16(_mm_slli_epi16(cells, 7)); }
+
+/* A mask from the lowest sixteen bits: byte 0 of the word eight times and byte 1 eight times, and of each the bit of its place. */
+static inline Sixteen mask16(uint32_t bits)
+{
+    const Sixteen places = _mm_set1_epi64x((long long)0x8040201008040201ull);
+    Sixteen bytes = _mm_cvtsi32_si128((int)bits);
+    bytes = _mm_unpacklo_epi8(bytes, bytes);
+    bytes = _mm_unpacklo_epi16(bytes, bytes);
+    bytes = _mm_shuffle_epi32(bytes, 0x50);
+    return _mm_cmpeq_epi8(_mm_and_si128(bytes, places), places);
+}
+
+/* A mask is -1 where it says yes. */
+static inline Sixteen count16(Sixteen counts, Sixteen mask) { return _mm_sub_epi8(counts, mask); }
+static inline int total16(Sixteen counts)
+{
+    const Sixteen sums = _mm_sad_epu8(counts, _mm_setzero_si128());
+    return _mm_cvtsi128_si32(sums) + _mm_cvtsi128_si32(_mm_srli_si128(sums, 8));
+}
+
+#else
+
+#define EACH 0x0101010101010101ull
+#define PLACES 0x8040201008040201ull
+
+typedef struct {
+    uint64_t low, high;
+} Sixteen;
+
+static inline uint64_t load8(const uint8_t *from)
+{
+    uint64_t cells = 0;
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    for (; column + 8 <= width; column += 8) {
-        uint64_t eight; /* each byte is 0 or 1; the product moves byte n to bit n of the uppermost byte */
-        memcpy(&eight, cells + column, 8);
-        bits |= (uint32_t)(((eight & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56) << column;
-    }
+    memcpy(&cells, from, 8);
+#else
+    for (int i = 0; i < 8; i++)
+        cells |= (uint64_t)from[i] << 8 * i;
 #endif
-    for (; column < width; column++)
-        bits |= (uint32_t)(cells[column] & 1) << column;
-    return bits;
+    return cells;
+}
+
+static inline void store8(uint8_t *to, uint64_t cells)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    memcpy(to, &cells, 8);
+#else
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)(cells >> 8 * i);
+#endif
+}
+
+/* 255 where a byte is 0. Adding 127 to its lower seven bits sets bit 7 unless they are 0, and no carry leaves a byte. */
+static inline uint64_t zero8(uint64_t cells)
+{
+    const uint64_t lower = 127 * EACH;
+    return (~(((cells & lower) + lower) | cells | lower) >> 7) * 255;
+}
+
+static inline uint64_t blend8(uint64_t mask, uint64_t yes, uint64_t no) { return (mask & yes) | (~mask & no); }
+/* Bit 0 of every byte: the product moves that of byte n to bit n of the uppermost byte. */
+static inline uint32_t low_bits8(uint64_t cells) { return (uint32_t)(((cells & EACH) * 0x0102040810204080ull) >> 56); }
+static inline uint64_t mask8(uint32_t bits) { return ~zero8(((bits & 255) * EACH) & PLACES); }
+/* Sum of eight bytes: sums of two do not overflow 16 bits, and the product adds the four of them in the uppermost 16 bits. */
+static inline int total8(uint64_t counts)
+{
+    const uint64_t every_other = 0x00ff00ff00ff00ffull;
+    return (int)((((counts & every_other) + (counts >> 8 & every_other)) * 0x0001000100010001ull) >> 48);
+}
+
+static inline Sixteen load16(const uint8_t *from) { return (Sixteen){load8(from), load8(from + 8)}; }
+static inline void store16(uint8_t *to, Sixteen cells)
+{
+    store8(to, cells.low);
+    store8(to + 8, cells.high);
+}
+static inline Sixteen all16(uint8_t value) { return (Sixteen){value * EACH, value * EACH}; }
+static inline Sixteen same16(Sixteen a, Sixteen b) { return (Sixteen){zero8(a.low ^ b.low), zero8(a.high ^ b.high)}; }
+static inline Sixteen blend16(Sixteen mask, Sixteen yes, Sixteen no)
+{
+    return (Sixteen){blend8(mask.low, yes.low, no.low), blend8(mask.high, yes.high, no.high)};
+}
+static inline uint32_t low_bits16(Sixteen cells) { return low_bits8(cells.low) | low_bits8(cells.high) << 8; }
+static inline uint32_t high_bits16(Sixteen cells) { return low_bits16((Sixteen){cells.low >> 7, cells.high >> 7}); }
+static inline Sixteen mask16(uint32_t bits) { return (Sixteen){mask8(bits), mask8(bits >> 8)}; }
+static inline Sixteen count16(Sixteen counts, Sixteen mask)
+{
+    return (Sixteen){counts.low + (mask.low & EACH), counts.high + (mask.high & EACH)};
+}
+static inline int total16(Sixteen counts) { return total8(counts.low) + total8(counts.high); }
+
+#endif
+
+/* ---- rows ---- */
+
+/* Copy `count` bytes, 1 to 32 of them, as two blocks that overlap unless the count is a power of two. Both are read before one is written,
+ * so `to` and `from` may overlap as well. */
+static inline void copy_bytes(uint8_t *to, const uint8_t *from, int count)
+{
+    if (count >= 16) {
+        const Sixteen first = load16(from), last = load16(from + count - 16);
+        store16(to, first);
+        store16(to + count - 16, last);
+    } else if (count >= 8) {
+        uint64_t first, last;
+        memcpy(&first, from, 8);
+        memcpy(&last, from + count - 8, 8);
+        memcpy(to, &first, 8);
+        memcpy(to + count - 8, &last, 8);
+    } else if (count >= 4) {
+        uint32_t first, last;
+        memcpy(&first, from, 4);
+        memcpy(&last, from + count - 4, 4);
+        memcpy(to, &first, 4);
+        memcpy(to + count - 4, &last, 4);
+    } else {
+        const uint8_t first = from[0], middle = from[count / 2], last = from[count - 1];
+        to[0] = first;
+        to[count / 2] = middle;
+        to[count - 1] = last;
+    }
+}
+
+/* A row of an array: its first sixteen cells and its last sixteen, which overlap, so that nothing outside of the row is touched. A row of
+ * fewer than sixteen cells is in both, followed by zeros. */
+typedef struct {
+    Sixteen first, last;
+} Row;
+
+static inline Row load_row(const uint8_t *from, int width)
+{
+    if (width >= 16)
+        return (Row){load16(from), load16(from + width - 16)};
+    uint8_t cells[16] = {0};
+    copy_bytes(cells, from, width);
+    return (Row){load16(cells), load16(cells)};
+}
+
+static inline void store_row(uint8_t *to, int width, Row row)
+{
+    if (width >= 16) {
+        store16(to, row.first);
+        store16(to + width - 16, row.last);
+        return;
+    }
+    uint8_t cells[16];
+    store16(cells, row.first);
+    copy_bytes(to, cells, width);
+}
+
+/* The column of the first cell in the second half of a row. */
+static inline int second_half(int width) { return width > 16 ? width - 16 : 0; }
+static inline uint32_t columns_below(int count) { return (1u << count) - 1; } /* of at most 31 */
+static inline Row all_row(uint8_t value) { return (Row){all16(value), all16(value)}; }
+static inline Row mask_row(uint32_t bits, int width) { return (Row){mask16(bits), mask16(bits >> second_half(width))}; }
+
+static inline Row blend_row(Row mask, Row yes, Row no)
+{
+    return (Row){blend16(mask.first, yes.first, no.first), blend16(mask.last, yes.last, no.last)};
+}
+
+/* Bits of the cells that are equal. */
+static inline uint32_t same_row(Row a, Row b, int width)
+{
+    const uint32_t bits = high_bits16(same16(a.first, b.first)) | high_bits16(same16(a.last, b.last)) << second_half(width);
+    return bits & columns_below(width);
+}
+
+/* Bits of the cells of a row that are 1. */
+static inline uint32_t bits_of(const uint8_t *cells, int width)
+{
+    const Row row = load_row(cells, width);
+    return low_bits16(row.first) | low_bits16(row.last) << second_half(width);
 }
 
 static int lowest(uint32_t bits) /* of a number that is not 0 */
@@ -134,52 +315,84 @@ static int highest(uint32_t bits)
 
 /* ---- the operations ---- */
 
-static void fill(const Env *env, int width, const Selected *on, uint8_t colour)
+/* Give a colour to the columns of `bits`, in rows `top` to `bottom`. */
+static void fill_box(uint8_t *cells, int width, int top, int bottom, uint32_t bits, uint8_t colour)
 {
-    for (int row = on->top; row <= on->bottom; row++) {
-        uint8_t *cells = env->cells + row * width;
-        if (!on->mask) {
-            memset(cells + on->left, colour, on->right - on->left + 1);
-            continue;
-        }
-        const uint8_t *chosen = on->mask + row * on->stride;
-        for (int column = on->left; column <= on->right; column++)
-            cells[column] = chosen[column] & 1 ? colour : cells[column];
-    }
+    const Row mask = mask_row(bits, width), colours = all_row(colour);
+    for (int row = top; row <= bottom; row++)
+        store_row(cells + row * width, width, blend_row(mask, colours, load_row(cells + row * width, width)));
 }
 
-/* Stretches of a row at a time. A stretch waits in the list once for each stretch of the rows above and below that reaches it first. */
+/* Give a colour to the cells of `words`, one for each row of the array. */
+static void fill_words(uint8_t *cells, int width, int top, int bottom, const uint32_t *words, uint8_t colour)
+{
+    const Row colours = all_row(colour);
+    for (int row = top; row <= bottom; row++)
+        store_row(cells + row * width, width, blend_row(mask_row(words[row], width), colours, load_row(cells + row * width, width)));
+}
+
+/* The columns of the rectangle of a selection. */
+static uint32_t columns_of(const Selected *on) { return columns_below(on->right + 1) & ~columns_below(on->left); }
+
+static void fill(const Env *env, int width, const Selected *on, uint8_t colour)
+{
+    if (on->words)
+        fill_words(env->cells, width, on->top, on->bottom, on->words, colour);
+    else
+        fill_box(env->cells, width, on->top, on->bottom, columns_of(on), colour);
+}
+
+/* All bits of `open` that are connected with a bit of `reached` by bits of `open`. `reached` is a part of `open`. */
+static inline uint32_t spread(uint32_t reached, uint32_t open)
+{
+    /* Upwards: adding the lowest reached bit of a run clears the run from there on by its carry, so these bits differ from `open`. A
+     * further reached bit of the same run stays 1 in the sum; it is added by itself. The carry ends above the run, outside of `open`. */
+    reached |= ((reached + open) ^ open) & open;
+    /* Downwards by 1, 2, 4, 8 and 16, as far as all bits in between are open. */
+    for (int by = 1; by < 32 && (reached >> 1 & open & ~reached); by *= 2) {
+        reached |= reached >> by & open;
+        open &= open >> by;
+    }
+    return reached;
+}
+
+/* Each row is a word of the cells that have the colour of the first cell, and a word of those that are reached. A row takes over what the
+ * row before it has reached. Sweeps down and up alternate. A sweep leaves nothing to do in its own direction, so the next one has to visit
+ * only the rows that it changed and those that are changed on the way, and a sweep that changes nothing is the last. */
 static int flood_fill(const Env *env, int width, int row, int column, uint8_t colour)
 {
-    uint16_t waiting[2 * CELLS];
-    int waits = 0;
+    uint32_t open[LARGEST], reached[LARGEST] = {0};
     uint8_t *cells = env->cells;
     const uint8_t before = cells[row * width + column];
     if (before == colour)
         return 0;
-    waiting[waits++] = (uint16_t)(row * LARGEST + column);
-    while (waits) {
-        const int at = waiting[--waits];
-        row = at / LARGEST;
-        column = at % LARGEST;
-        uint8_t *line = cells + row * width;
-        if (line[column] != before)
-            continue;
-        int left = column, right = column;
-        while (left > 0 && line[left - 1] == before)
-            left--;
-        while (right + 1 < env->width && line[right + 1] == before)
-            right++;
-        memset(line + left, colour, right - left + 1);
-        for (int side = -1; side <= 1; side += 2) {
-            if (row + side < 0 || row + side >= env->height)
-                continue;
-            const uint8_t *next = line + side * width;
-            for (int place = left; place <= right; place++)
-                if (next[place] == before && (place == left || next[place - 1] != before))
-                    waiting[waits++] = (uint16_t)((row + side) * LARGEST + place);
+    const Row wanted = all_row(before);
+    for (int place = 0; place < env->height; place++)
+        open[place] = same_row(load_row(cells + place * width, width), wanted, width) & columns_below(env->width);
+    reached[row] = spread(1u << column, open[row]);
+    int top = row, bottom = row; /* rows outside of these are not reached */
+    int from = row, until = row; /* the rows that the sweep before changed, in the order in which this one meets them; -1 if none */
+    for (int sweep = 0; from >= 0; sweep++) {
+        const int by = sweep % 2 ? -1 : 1, end = sweep % 2 ? -1 : env->height;
+        /* The row of the first cell was not spread upwards yet, so the second sweep has to visit it in any case. */
+        int latest = sweep ? -1 : row, earliest = latest;
+        uint32_t before_it = reached[from];
+        for (int place = from + by; place != end; place += by) {
+            const uint32_t more = before_it & open[place] & ~reached[place];
+            if (more) {
+                reached[place] = spread(reached[place] | more, open[place]);
+                latest = place;
+                earliest = earliest < 0 ? place : earliest;
+            } else if (place * by > until * by)
+                break;
+            before_it = reached[place];
         }
+        from = latest;
+        until = earliest;
+        top = from >= 0 && from < top ? from : top;
+        bottom = from > bottom ? from : bottom;
     }
+    fill_words(cells, width, top, bottom, reached, colour);
     return 1;
 }
 
@@ -189,26 +402,21 @@ static void move(const Env *env, int width, const Selected *on, int operation)
     uint8_t kept[LARGEST];
     uint8_t *top = env->cells + on->top * width + on->left, *bottom = env->cells + on->bottom * width + on->left;
     if (operation == MOVE_UP) {
-        memcpy(kept, top, across);
+        copy_bytes(kept, top, across);
         for (uint8_t *row = top; row < bottom; row += width)
-            memcpy(row, row + width, across);
-        memcpy(bottom, kept, across);
+            copy_bytes(row, row + width, across);
+        copy_bytes(bottom, kept, across);
     } else if (operation == MOVE_DOWN) {
-        memcpy(kept, bottom, across);
+        copy_bytes(kept, bottom, across);
         for (uint8_t *row = bottom; row > top; row -= width)
-            memcpy(row, row - width, across);
-        memcpy(top, kept, across);
-    } else {
+            copy_bytes(row, row - width, across);
+        copy_bytes(top, kept, across);
+    } else if (across > 1) {
+        const int left = operation == MOVE_LEFT;
         for (uint8_t *row = top; row <= bottom; row += width) {
-            if (operation == MOVE_LEFT) {
-                const uint8_t first = row[0];
-                memmove(row, row + 1, across - 1);
-                row[across - 1] = first;
-            } else {
-                const uint8_t last = row[across - 1];
-                memmove(row + 1, row, across - 1);
-                row[0] = last;
-            }
+            const uint8_t wrapped = row[left ? 0 : across - 1];
+            copy_bytes(left ? row : row + 1, left ? row + 1 : row, across - 1);
+            row[left ? across - 1 : 0] = wrapped;
         }
     }
 }
@@ -227,6 +435,47 @@ static int rotate(const Env *env, int width, const Selected *on, int clockwise)
     return 1;
 }
 
+static inline uint64_t reversed(uint64_t eight)
+{
+#if defined(__GNUC__)
+    return __builtin_bswap64(eight);
+#else
+    eight = (eight >> 8 & 0x00ff00ff00ff00ffull) | (eight & 0x00ff00ff00ff00ffull) << 8;
+    eight = (eight >> 16 & 0x0000ffff0000ffffull) | (eight & 0x0000ffff0000ffffull) << 16;
+    return eight >> 32 | eight << 32;
+#endif
+}
+
+/* Reverse a row of 1 to 32 bytes: from 8 on as blocks of eight, which overlap and are all read before the first is written. */
+static inline void reverse_bytes(uint8_t *row, int count)
+{
+    uint64_t blocks[4];
+    if (count >= 16) {
+        memcpy(&blocks[0], row, 8);
+        memcpy(&blocks[1], row + 8, 8);
+        memcpy(&blocks[2], row + count - 16, 8);
+        memcpy(&blocks[3], row + count - 8, 8);
+        for (int i = 0; i < 4; i++)
+            blocks[i] = reversed(blocks[i]);
+        memcpy(row, &blocks[3], 8);
+        memcpy(row + 8, &blocks[2], 8);
+        memcpy(row + count - 16, &blocks[1], 8);
+        memcpy(row + count - 8, &blocks[0], 8);
+    } else if (count >= 8) {
+        memcpy(&blocks[0], row, 8);
+        memcpy(&blocks[1], row + count - 8, 8);
+        blocks[0] = reversed(blocks[0]);
+        blocks[1] = reversed(blocks[1]);
+        memcpy(row, &blocks[1], 8);
+        memcpy(row + count - 8, &blocks[0], 8);
+    } else
+        for (int left = 0, right = count - 1; left < right; left++, right--) {
+            const uint8_t cell = row[left];
+            row[left] = row[right];
+            row[right] = cell;
+        }
+}
+
 static void flip(const Env *env, int width, const Selected *on, int horizontal)
 {
     const int across = on->right - on->left + 1;
@@ -234,56 +483,61 @@ static void flip(const Env *env, int width, const Selected *on, int horizontal)
     uint8_t *top = env->cells + on->top * width + on->left, *bottom = env->cells + on->bottom * width + on->left;
     if (horizontal) {
         for (uint8_t *row = top; row <= bottom; row += width)
-            for (int left = 0, right = across - 1; left < right; left++, right--) {
-                const uint8_t cell = row[left];
-                row[left] = row[right];
-                row[right] = cell;
-            }
+            reverse_bytes(row, across);
         return;
     }
     for (; top < bottom; top += width, bottom -= width) {
-        memcpy(kept, top, across);
-        memcpy(top, bottom, across);
-        memcpy(bottom, kept, across);
+        copy_bytes(kept, top, across);
+        copy_bytes(top, bottom, across);
+        copy_bytes(bottom, kept, across);
     }
 }
 
+/* Copying and pasting move rows sideways: a whole row is read from another column on, and its bits leave out what that brings in from the
+ * row before or after. Where there is no such row, the cells are read from a copy with room around them. */
+enum { ROOM = 32 };
+
 static void copy(const Env *env, int height, int width, const Selected *on)
 {
-    memset(env->held, PADDING, height * width);
-    for (int row = on->top; row <= on->bottom; row++) {
-        const uint8_t *from = env->cells + row * width;
-        uint8_t *to = env->held + (row - on->top) * width;
-        if (!on->mask) {
-            memcpy(to, from + on->left, on->right - on->left + 1);
-            continue;
-        }
-        const uint8_t *chosen = on->mask + row * on->stride;
-        for (int column = on->left; column <= on->right; column++)
-            to[column - on->left] = chosen[column] & 1 ? from[column] : PADDING;
+    uint8_t last[2 * ROOM] = {0};
+    const Row padding = all_row(PADDING);
+    const uint32_t box = columns_of(on);
+    const int rows = on->bottom - on->top + 1;
+    for (int row = 0; row < rows; row++) {
+        const uint32_t chosen = (on->words ? on->words[on->top + row] : box) >> on->left;
+        const uint8_t *from = env->cells + (on->top + row) * width;
+        if (on->top + row == height - 1)
+            from = memcpy(last, from, width);
+        store_row(env->held + row * width, width, blend_row(mask_row(chosen, width), load_row(from + on->left, width), padding));
     }
+    memset(env->held + rows * width, PADDING, (size_t)(height - rows) * width);
 }
 
 static void paste(const Env *env, int width, const Selected *on)
 {
+    uint8_t first[2 * ROOM] = {0};
+    const Row padding = all_row(PADDING);
+    const uint32_t inside = columns_below(env->width) & ~columns_below(on->left);
+    memcpy(first + ROOM, env->held, width);
     for (int row = on->top; row < env->height; row++) {
-        const uint8_t *from = env->held + (row - on->top) * width;
-        uint8_t *to = env->cells + row * width + on->left;
-        for (int column = 0; column < env->width - on->left; column++)
-            to[column] = from[column] == PADDING ? to[column] : from[column];
+        uint8_t *to = env->cells + row * width;
+        const uint8_t *held = row == on->top ? first + ROOM : env->held + (row - on->top) * width;
+        const Row from = load_row(held - on->left, width);
+        const uint32_t chosen = inside & ~same_row(from, padding, width);
+        store_row(to, width, blend_row(mask_row(chosen, width), from, load_row(to, width)));
     }
 }
 
-static void resize(Env *env, int height, int width, int rows, int columns)
+static void resize(Env *env, int width, int rows, int columns)
 {
-    for (int row = 0; row < height; row++) {
-        uint8_t *line = env->cells + row * width;
-        const int kept = row < env->height ? env->width : 0, now = row < rows ? columns : 0;
-        if (now > kept)
-            memset(line + kept, 0, now - kept);
-        else if (kept > now)
-            memset(line + now, PADDING, kept - now);
-    }
+    const uint32_t before = columns_below(env->width), now = columns_below(columns);
+    const int both = env->height < rows ? env->height : rows;
+    if (now & ~before)
+        fill_box(env->cells, width, 0, both - 1, now & ~before, 0);
+    if (before & ~now)
+        fill_box(env->cells, width, 0, both - 1, before & ~now, PADDING);
+    fill_box(env->cells, width, both, rows - 1, now, 0);
+    fill_box(env->cells, width, both, env->height - 1, before, PADDING);
     env->height = rows;
     env->width = columns;
 }
@@ -348,48 +602,50 @@ static float similarity(const Arrays *a, const Env *env)
     const int32_t *size = I32(a, SIZES) + 4 * env->pair + 2;
     const int rows = env->height < size[0] ? env->height : size[0], columns = env->width < size[1] ? env->width : size[1];
     const int widest = env->width > size[1] ? env->width : size[1], cells = rows * a->width;
+    const uint8_t *grid = env->cells, *target = env->target;
     int equal = 0, at = 0;
-    for (; at + 16 <= cells;) { /* sixteen counters of a byte, emptied before one could overflow */
-        uint8_t counts[16] = {0};
-        for (int turns = 0; turns < 255 && at + 16 <= cells; turns++, at += 16)
-            for (int i = 0; i < 16; i++)
-                counts[i] += env->cells[at + i] == env->target[at + i];
-        for (int i = 0; i < 16; i++)
-            equal += counts[i];
-    }
-    for (; at < cells; at++)
-        equal += env->cells[at] == env->target[at];
+    if (cells >= 16) {
+        Sixteen counts = all16(0); /* at most 57 in each byte: 900 cells are 56 times sixteen and a rest */
+        for (; at + 16 <= cells; at += 16)
+            counts = count16(counts, same16(load16(grid + at), load16(target + at)));
+        /* The rest is the end of the last sixteen cells, of which the others are counted already. */
+        const Sixteen rest = same16(load16(grid + cells - 16), load16(target + cells - 16));
+        counts = count16(counts, blend16(mask16(0xffffu << (at + 16 - cells)), rest, all16(0)));
+        equal = total16(counts);
+    } else
+        for (; at < cells; at++)
+            equal += grid[at] == target[at];
     equal -= rows * (a->width - widest);
     return (float)equal / (float)(env->height * env->width + size[0] * size[1] - rows * columns);
 }
 
 /* ---- the selection ---- */
 
-/* Find what the action selects inside of `rows` x `columns`. Returns 0 if the selection is out of range. */
+/* Find what the action selects inside of `rows` x `columns`, and write it into the state. Returns 0 if the selection is out of range; then
+ * nothing is selected. */
 static int select_cells(const Arrays *a, int64_t i, int rows, int columns, Selected *on)
 {
     const int32_t *numbers = I32(a, NUMBERS);
-    on->mask = NULL;
-    on->any = 0;
+    uint32_t *words = U32(a, SELECTION) + i * a->height;
     if (numbers[FORMAT] == MASK) {
         const uint8_t *mask = U8(a, PART_A) + i * a->height * a->width;
-        uint32_t all = 0;
-        int outside = 0, top = -1, bottom = -1;
-        const uint32_t inner = (1u << columns) - 1;
+        uint32_t all = 0, outside = 0;
+        int top = a->height, bottom = 0;
+        const uint32_t inner = columns_below(columns);
         for (int row = 0; row < a->height; row++) {
             const uint32_t bits = bits_of(mask + row * a->width, a->width), in = row < rows ? bits & inner : 0;
-            outside |= bits != in;
-            if (in) {
-                all |= in;
-                top = top < 0 ? row : top;
-                bottom = row;
-            }
+            words[row] = in;
+            outside |= bits & ~in;
+            all |= in;
+            top = in && row < top ? row : top;
+            bottom = in ? row : bottom;
         }
         if (!all)
             return !outside;
-        *on = (Selected){1, top, lowest(all), bottom, highest(all), mask, a->width};
+        *on = (Selected){1, top, lowest(all), bottom, highest(all), words};
         return 1;
     }
+    memset(words, 0, a->height * sizeof(uint32_t));
     const int box = numbers[FORMAT] == BBOX;
     const int32_t r1 = I32(a, PART_A)[i], c1 = I32(a, PART_B)[i];
     const int32_t r2 = box ? I32(a, PART_C)[i] : r1, c2 = box ? I32(a, PART_D)[i] : c1;
@@ -399,19 +655,10 @@ static int select_cells(const Arrays *a, int64_t i, int rows, int columns, Selec
         return 0;
     bottom = bottom < rows ? bottom : rows - 1;
     right = right < columns ? right : columns - 1;
-    *on = (Selected){1, top, left, bottom, right, NULL, 0};
+    *on = (Selected){1, top, left, bottom, right, NULL};
+    for (int row = top; row <= bottom; row++)
+        words[row] = columns_of(on);
     return 1;
-}
-
-static void write_selection(const Arrays *a, int64_t i, const Selected *on)
-{
-    uint32_t *rows = U32(a, SELECTION) + i * a->height;
-    memset(rows, 0, a->height * sizeof(uint32_t));
-    if (!on->any)
-        return;
-    const uint32_t between = (uint32_t)((1ull << (on->right + 1)) - (1ull << on->left));
-    for (int row = on->top; row <= on->bottom; row++)
-        rows[row] = between & (on->mask ? bits_of(on->mask + row * on->stride, a->width) : between);
 }
 
 /* ---- a step ---- */
@@ -420,7 +667,7 @@ static void write_selection(const Arrays *a, int64_t i, const Selected *on)
 static int apply(const Arrays *a, int64_t i, Env *env, int operation, const Selected *on)
 {
     const int width = a->width;
-    const Selected whole = {1, 0, 0, env->height - 1, env->width - 1, NULL, 0};
+    const Selected whole = {1, 0, 0, env->height - 1, env->width - 1, NULL};
     if (operation < FLOOD_FILL) {
         if (on->any)
             fill(env, width, on, (uint8_t)operation);
@@ -463,7 +710,7 @@ static int apply(const Arrays *a, int64_t i, Env *env, int operation, const Sele
         return begin_pair(a, env, env->pair) ? 1 : -1;
     case RESIZE:
         if (on->any)
-            resize(env, a->height, width, on->bottom + 1, on->right + 1);
+            resize(env, width, on->bottom + 1, on->right + 1);
         return on->any;
     }
     return 0; /* submitting changes no cell */
@@ -543,8 +790,8 @@ static int step_one(const Arrays *a, int64_t i)
     if (valid && (operation < COPY_INPUT || operation == RESIZE)) {
         const int anywhere = operation == RESIZE;
         valid = select_cells(a, i, anywhere ? a->height : env.height, anywhere ? a->width : env.width, &on);
-    }
-    write_selection(a, i, &on);
+    } else
+        memset(U32(a, SELECTION) + i * a->height, 0, a->height * sizeof(uint32_t));
     if (valid) {
         const int changed = apply(a, i, &env, operation, &on);
         if (changed < 0)

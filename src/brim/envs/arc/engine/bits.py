@@ -12,6 +12,7 @@ import numpy as np
 
 from brim.core.extras import need
 from brim.envs.arc.engine.random import PARITY, ROTATIONS
+from brim.envs.arc.operations import PADDING
 
 if TYPE_CHECKING:
     import jax
@@ -24,8 +25,12 @@ PLANES = 4
 
 
 def pack(grids: Any) -> "jax.Array":
-    """Turn cells into planes. [batch, height, width] of uint8 -> [4, height, batch] of uint32"""
+    """Turn cells into planes. [batch, height, width] of uint8 -> [4, height, batch] of uint32
+
+    Columns beyond the width are filled with `PADDING`.
+    """
     cells = jnp.moveaxis(jnp.asarray(grids), 0, -1)  # [height, width, batch]
+    cells = jnp.pad(cells, ((0, 0), (0, 32 - cells.shape[1]), (0, 0)), constant_values=PADDING)
     return jnp.stack([pack_flags(cells >> plane & 1) for plane in range(PLANES)])
 
 

@@ -17,7 +17,7 @@ from brim.core.extras import need
 from brim.envs.arc.actions import PointAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import on_jax, on_xla
-from brim.envs.arc.engine.bits import pack, pack_bank
+from brim.envs.arc.engine.bits import pack_bank
 from brim.envs.arc.engine.call import StepResult, blank, resetting, result_of
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
@@ -112,9 +112,7 @@ def _converted(key: _Same, planes: bool) -> TaskBank:
 def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, engine: str) -> tuple[Any, Any]:
     states = jax.tree.map(jnp.asarray, blank(bank, keys, fixed_task, config.shape))
     if engine == "jax":
-        states = states._replace(
-            cells=pack(states.cells), held=pack(states.held), selection=states.selection.swapaxes(0, 1)
-        )
+        states = on_jax.as_bits(states)
         after, obs = on_jax.reset(states, config)
         return after[1:], obs
     zeros = jnp.zeros(keys.shape[0], jnp.int32)

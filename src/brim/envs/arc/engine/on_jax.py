@@ -4,8 +4,7 @@
 work. All that move cells (moves, flips, rotations, copy, paste) are one row map followed by one shift of columns; all
 that colour cells (fill, flood fill, clear, cut) are one mask; taking the input and changing the pair are one lookup.
 
-Arrays are [height, batch] words, or [4, height, batch] for planes; see `brim.envs.arc.engine.bits`. Names of masks end
-in `_rows`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in the cache.
+Arrays are [height, batch] words, or [4, height, batch] for planes; see `brim.envs.arc.engine.bits`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in the cache.
 
 This module imports jax.
 """
@@ -17,7 +16,7 @@ import numpy as np
 from brim.core.extras import need
 from brim.envs.arc.actions import MaskAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.bits import PLANES, below, pack_flags, threefry, unpack
+from brim.envs.arc.engine.bits import PLANES, below, pack, threefry, unpack
 from brim.envs.arc.engine.call import CHANGED, Report, parts
 from brim.envs.arc.engine.on_xla import narrow
 from brim.envs.arc.operations import COLOURS, OPERATIONS, PADDING, ArcOperation
@@ -65,10 +64,18 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
     size = -(-batch // tiles)
     in_place = batch % size == 0
     kept = config.environment.auto_reset == "same_step"
-    one = jax.eval_shape(lambda: _step_and_observe(_cut(states, 0, size), _cut_actions(actions, 0, size), config))
     obs = jnp.zeros((batch, *config.shape), jnp.uint8)
-    report = Report(*(jnp.zeros((batch, *array.shape[1:]), array.dtype) for array in one[2]))
-    report = report if kept else report._replace(final=jnp.zeros((0, *config.shape), jnp.uint8))
+    flags, numbers, indices = (jnp.zeros(batch, kind) for kind in (jnp.bool_, jnp.float32, jnp.int32))
+    report = Report(
+        reward=numbers,
+        terminated=flags,
+        truncated=flags,
+        similarity=numbers,
+        solved=flags,
+        invalid=flags,
+        pair=indices,
+        final=obs if kept else obs[:0],
+    )
 
     def turn(number: Array, held: tuple[ArcEnvState, Array, Report]) -> tuple[ArcEnvState, Array, Report]:
         start = jnp.minimum(number * size, batch - size)
@@ -84,6 +91,16 @@ def reset(states: ArcEnvState, config: JaxArcConfig) -> tuple[ArcEnvState, Array
     """Begin the next episode of every environment, and return states and observations."""
     after = _begin_next(states, jnp.ones_like(states.status, jnp.bool_), config)
     return after, unpack(after.cells, config.shape[1])
+
+
+def as_bits(states: ArcEnvState) -> ArcEnvState:
+    """Return states of the kernel, as JAX arrays, as states of this engine. Their bank must have planes."""
+    return states._replace(
+        cells=pack(states.cells),
+        held=pack(states.held),
+        selection=states.selection.swapaxes(0, 1),
+        pair_planes=_look_up(states.bank, states.pair_index),
+    )
 
 
 def _step_and_observe(
@@ -111,7 +128,7 @@ def _pasted(states: ArcEnvState, tile: ArcEnvState, start: Array) -> ArcEnvState
         name: jax.lax.dynamic_update_slice_in_dim(
             getattr(states, name), getattr(tile, name), start, axis=axis_of(states, name) % getattr(tile, name).ndim
         )
-        for name in CHANGED
+        for name in (*CHANGED, "pair_planes")
     }
     return states._replace(**changed)
 
@@ -126,104 +143,156 @@ def _put_all(report: Report, part: Report, start: Array, kept: bool) -> Report:
     return report._replace(**{name: _put(getattr(report, name), getattr(part, name), start) for name in names})
 
 
+class Act(NamedTuple):
+    """What the actions mean. All but `chosen` and `selection` are [batch]."""
+
+    op: Array
+    """int32: the operation, or `NOTHING` if it is invalid or the environment has finished."""
+    invalid: Array
+    chosen: Chosen
+    selection: Array
+    """[height, batch], uint32: the selection after the step."""
+
+
+class Course(NamedTuple):
+    """Where the episodes are after the step. All are [batch]."""
+
+    episode: Array
+    task: Array
+    pair: Array
+    demos: Array
+    tests: Array
+    begins: Array
+    """bool: a pair begins with this step."""
+    restarts: Array
+    """bool: an episode begins with this step, instead of an action."""
+
+
 def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
     height, width = config.shape
     rows = jnp.arange(height, dtype=jnp.int32)[:, None]
-    running = states.status == RUNNING
-    given = narrow(actions.operation)
     old_rows = _rectangle(rows, 0, 0, states.height - 1, states.width - 1)
-    chosen = _choose(actions, given, rows, old_rows, states, config)
-    allowed = _is_allowed(given, config) & ~(_uses_selection(given) & chosen.out_of_range)
-    invalid = running & ~allowed
-    op = jnp.where(running & allowed, given, NOTHING)
-    used = (op != NOTHING) & _uses_selection(op)
-    selection = jnp.where(used, chosen.rows, 0)
-    if config.environment.auto_reset == "off":  # a finished environment keeps its last selection
-        selection = jnp.where(running, selection, states.selection)
-
-    edit = _plan(op, chosen, states)
-    pair, switched = _pair(states, op)
-    task, episode, demos, tests = states.task_index, states.episode, states.demos_solved, states.tests_solved
-    restarts = jnp.zeros_like(running)
-    if config.environment.auto_reset == "next_step":
-        restarts = ~running
-        drawn_task, drawn_pair = _draw(states.bank, states.key, states.fixed_task, episode + 1, config)
-        episode = jnp.where(restarts, episode + 1, episode)
-        task, pair = jnp.where(restarts, drawn_task, task), jnp.where(restarts, drawn_pair, pair)
-        demos, tests = jnp.where(restarts, 0, demos), jnp.where(restarts, 0, tests)
-    takes_input = switched | restarts | (op == ArcOperation.COPY_INPUT)
-    sizes = states.bank.sizes[pair]
+    act = _read(states, actions, old_rows, config)
+    course = _follow(states, act.op, config)
+    edit = _plan(act.op, act.chosen, states, course.begins | (act.op == ArcOperation.COPY_INPUT))
+    sizes = states.bank.sizes[course.pair]
     tall = jnp.where(edit.resizes, edit.bottom + 1, states.height)
     wide = jnp.where(edit.resizes, edit.right + 1, states.width)
-    tall, wide = jnp.where(takes_input, sizes[:, 0], tall), jnp.where(takes_input, sizes[:, 1], wide)
+    tall, wide = jnp.where(edit.takes_input, sizes[:, 0], tall), jnp.where(edit.takes_input, sizes[:, 1], wide)
+    edit, pair, tall, wide = _kept_apart((edit, course.pair, tall, wide), states)
 
+    known = _known(states, pair)
     placed = _move(states, edit)
-    masks = _masks(placed, edit, chosen, selection, old_rows, states)
-    grid, held, unlike = _combine(states, placed, edit, masks, pair, takes_input)
+    masks = _masks(placed, edit, act.chosen, act.selection, old_rows, states)
+    grid, held = _combine(states, placed, edit, masks, known[0])
     if config.environment.auto_reset == "next_step":
-        held = jnp.where(restarts, _padding(), held)
-    score = _similarity(unlike, sizes, tall, wide)
-    solved = score == 1
-    tests_from = states.bank.first[task, 1]
-    on_test = pair >= tests_from
-    place = jnp.where(on_test, pair - tests_from, pair - states.bank.first[task, 0])
-    bit = jnp.where(running & solved, jnp.uint32(1) << (place & 31).astype(jnp.uint32), 0)
-    demos, tests = demos | jnp.where(on_test, 0, bit), tests | jnp.where(on_test, bit, 0)
-
-    steps = jnp.where(restarts, 0, states.step_count + running)
-    ends = op == ArcOperation.SUBMIT
-    if config.environment.end_when_solved:
-        ends = ends | (running & solved)
-    status = jnp.where(steps >= config.environment.max_episode_steps, TRUNCATED, RUNNING)
-    status = jnp.where(running, jnp.where(ends, TERMINATED, status), jnp.where(restarts, RUNNING, states.status))
-    was_shown = jnp.where(states.on_test_pair, 0, states.similarity_score)
-    reward = _reward(was_shown, jnp.where(on_test, 0, score), states.status, ends, solved, invalid, config)
-
-    after = states._replace(
-        episode=episode,
-        task_index=task,
+        held = jnp.where(course.restarts, _padding(), held)
+    score = _similarity(grid, known[1], sizes, tall, wide)
+    edited = states._replace(
+        episode=course.episode,
+        task_index=course.task,
         pair_index=pair,
         cells=grid,
+        pair_planes=known,
         held=held,
-        selection=selection,
+        selection=act.selection,
         height=tall,
         width=wide,
-        step_count=steps,
         similarity_score=score,
-        status=status.astype(jnp.int32),
-        demos_solved=demos,
-        tests_solved=tests,
+        demos_solved=course.demos,
+        tests_solved=course.tests,
     )
+    after, reward = _settle(states, edited, act, course, config)
     keeps_final = config.environment.auto_reset == "same_step"
     report = Report(
         reward=reward,
         terminated=after.status == TERMINATED,
         truncated=after.status == TRUNCATED,
         similarity=score,
-        solved=solved,
-        invalid=invalid,
+        solved=score == 1,
+        invalid=act.invalid,
         pair=pair,
         final=unpack(grid, width) if keeps_final else jnp.zeros((0, height, width), jnp.uint8),
     )
     if keeps_final:
-        ended = running & (after.status != RUNNING)
-        after = _begin_next(after, ended, config)
+        after = _begin_next(after, (states.status == RUNNING) & (after.status != RUNNING), config)
     return after, report
+
+
+def _read(states: ArcEnvState, actions: StructuredAction, old_rows: Array, config: JaxArcConfig) -> Act:
+    """Find out what the actions mean."""
+    running = states.status == RUNNING
+    given = narrow(actions.operation)
+    chosen = _choose(actions, given, old_rows, states, config)
+    allowed = _is_allowed(given, config) & ~(_uses_selection(given) & chosen.out_of_range)
+    op = jnp.where(running & allowed, given, NOTHING)
+    selection = jnp.where((op != NOTHING) & _uses_selection(op), chosen.rows, 0)
+    if config.environment.auto_reset != "next_step":  # a finished environment keeps its last selection
+        selection = jnp.where(running, selection, states.selection)
+    return Act(op, running & ~allowed, chosen, selection)
+
+
+def _follow(states: ArcEnvState, op: Array, config: JaxArcConfig) -> Course:
+    """Change the pair, or begin an episode, where that is what the step does."""
+    pair, begins = _pair(states, op)
+    task, episode, demos, tests = states.task_index, states.episode, states.demos_solved, states.tests_solved
+    if config.environment.auto_reset != "next_step":
+        return Course(episode, task, pair, demos, tests, begins, jnp.zeros_like(begins))
+    restarts = states.status != RUNNING
+    drawn_task, drawn_pair = _draw(states.bank, states.key, states.fixed_task, episode + 1, config)
+    return Course(
+        episode=jnp.where(restarts, episode + 1, episode),
+        task=jnp.where(restarts, drawn_task, task),
+        pair=jnp.where(restarts, drawn_pair, pair),
+        demos=jnp.where(restarts, 0, demos),
+        tests=jnp.where(restarts, 0, tests),
+        begins=begins | restarts,
+        restarts=restarts,
+    )
+
+
+def _settle(
+    before: ArcEnvState, edited: ArcEnvState, act: Act, course: Course, config: JaxArcConfig
+) -> tuple[ArcEnvState, Array]:
+    """Note solved pairs, count the step, end episodes, and return the states and the rewards."""
+    running = before.status == RUNNING
+    score, pair, tests_from = edited.similarity_score, edited.pair_index, edited.bank.first[course.task, 1]
+    solved, on_test = score == 1, pair >= tests_from
+    place = jnp.where(on_test, pair - tests_from, pair - edited.bank.first[course.task, 0])
+    bit = jnp.where(running & solved, jnp.uint32(1) << (place & 31).astype(jnp.uint32), 0)
+
+    steps = jnp.where(course.restarts, 0, before.step_count + running)
+    ends = act.op == ArcOperation.SUBMIT
+    if config.environment.end_when_solved:
+        ends = ends | (running & solved)
+    status = jnp.where(steps >= config.environment.max_episode_steps, TRUNCATED, RUNNING)
+    status = jnp.where(ends, TERMINATED, status)
+    status = jnp.where(running, status, jnp.where(course.restarts, RUNNING, before.status))
+
+    was_shown = jnp.where(before.on_test_pair, 0, before.similarity_score)
+    is_shown = jnp.where(on_test, 0, score)
+    reward = _reward(was_shown, is_shown, before.status, ends, solved, act.invalid, config)
+    after = edited._replace(
+        step_count=steps,
+        status=status.astype(jnp.int32),
+        demos_solved=edited.demos_solved | jnp.where(on_test, 0, bit),
+        tests_solved=edited.tests_solved | jnp.where(on_test, bit, 0),
+    )
+    return after, reward
 
 
 def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcEnvState:
     """Begin the next episode of the environments whose episode ended with this step."""
     task, pair = _draw(states.bank, states.key, states.fixed_task, states.episode + 1, config)
     sizes = states.bank.sizes[pair]
-    inputs = _planes(states.bank, pair, 0)
-    differs = inputs ^ _planes(states.bank, pair, 1)
-    unlike = differs[0] | differs[1] | differs[2] | differs[3]
-    score = _similarity(unlike, sizes, sizes[:, 0], sizes[:, 1])
+    known = _look_up(states.bank, pair)
+    score = _similarity(known[0], known[1], sizes, sizes[:, 0], sizes[:, 1])
     begun = {
         "episode": states.episode + 1,
         "task_index": task,
         "pair_index": pair,
-        "cells": inputs,
+        "cells": known[0],
+        "pair_planes": known,
         "held": jnp.broadcast_to(_padding(), states.held.shape),
         "selection": jnp.zeros_like(states.selection),
         "height": sizes[:, 0],
@@ -237,17 +306,25 @@ def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcE
     return states._replace(**{name: jnp.where(ended, new, getattr(states, name)) for name, new in begun.items()})
 
 
+def _kept_apart(values: Any, states: ArcEnvState) -> Any:
+    """Return the values, computed once and stored.
+
+    XLA would compute them again for every element of what they are used for, such as for every word of a plane. The
+    results of a condition are stored; this one is always true, which XLA cannot know.
+    """
+    zeros = jax.tree.map(jnp.zeros_like, values)
+    return jax.lax.cond(states.status[0] >= RUNNING, lambda: values, lambda: zeros)
+
+
 # The selection.
 
 
-def _choose(
-    actions: StructuredAction, op: Array, rows: Array, old_rows: Array, states: ArcEnvState, config: JaxArcConfig
-) -> Chosen:
+def _choose(actions: StructuredAction, op: Array, old_rows: Array, states: ArcEnvState, config: JaxArcConfig) -> Chosen:
     """Find the selected cells that the operations may use: inside of the grid, or anywhere if they resize it."""
     height, width = config.shape
     anywhere = op == ArcOperation.RESIZE
     if isinstance(actions, MaskAction):
-        return _choose_by_mask(actions.selection, rows, old_rows, anywhere)
+        return _choose_by_mask(actions.selection, old_rows, anywhere, states)
     _, *corners = parts(actions)
     r1, c1, r2, c2 = (narrow(corner) for corner in (corners if corners[2] is not None else corners[:2] * 2))
     top, left, bottom, right = jnp.minimum(r1, r2), jnp.minimum(c1, c2), jnp.maximum(r1, r2), jnp.maximum(c1, c2)
@@ -259,18 +336,29 @@ def _choose(
         jnp.where(fits, jnp.minimum(bottom, last_row), 0),
         jnp.where(fits, jnp.minimum(right, last_column), 0),
     )
+    rows = jnp.arange(height, dtype=jnp.int32)[:, None]
     chosen_rows = jnp.where(fits, _rectangle(rows, top, left, bottom, right), 0)
     return Chosen(chosen_rows, fits, ~fits, top, left, bottom, right)
 
 
-def _choose_by_mask(mask: Array, rows: Array, old_rows: Array, anywhere: Array) -> Chosen:
-    everything = pack_flags(jnp.moveaxis(mask, 0, -1))  # [height, batch]
+def _choose_by_mask(mask: Array, old_rows: Array, anywhere: Array, states: ArcEnvState) -> Chosen:
+    # Row by row in the order of the memory, and transposed afterwards.
+    powers = jnp.uint32(1) << jnp.arange(mask.shape[2], dtype=jnp.uint32)
+    words = jnp.sum(jnp.where(mask, powers, 0), axis=2, dtype=jnp.uint32)  # [batch, height]
+    everything = _kept_apart(words, states).T
     inside = jnp.where(anywhere, everything, everything & old_rows)
-    some = jnp.any(inside != 0, axis=0)
-    columns = jax.lax.reduce(inside, jnp.uint32(0), jax.lax.bitwise_or, (0,))
-    filled = jnp.sum((inside != 0).astype(jnp.uint32) << rows.astype(jnp.uint32), axis=0, dtype=jnp.uint32)
-    out_of_range = ~some & jnp.any(everything != 0, axis=0)
-    return Chosen(inside, some, out_of_range, _lowest(filled), _lowest(columns), _highest(filled), _highest(columns))
+
+    def add(row: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        columns, filled, anything = found
+        here = jax.lax.dynamic_index_in_dim(inside, row, keepdims=False)
+        all_here = jax.lax.dynamic_index_in_dim(everything, row, keepdims=False)
+        return columns | here, filled | ((here != 0).astype(jnp.uint32) << row.astype(jnp.uint32)), anything | all_here
+
+    none = jnp.zeros_like(inside[0])
+    columns, filled, anything = jax.lax.fori_loop(0, inside.shape[0], add, (none, none, none))
+    some = columns != 0
+    corners = _lowest(filled), _lowest(columns), _highest(filled), _highest(columns)
+    return Chosen(inside, some, ~some & (anything != 0), *corners)
 
 
 def _lowest(words: Array) -> Array:
@@ -335,9 +423,10 @@ class Edit(NamedTuple):
     all_cells: Array
     floods: Array
     colour: Array
+    takes_input: Array
 
 
-def _plan(op: Array, chosen: Chosen, states: ArcEnvState) -> Edit:
+def _plan(op: Array, chosen: Chosen, states: ArcEnvState, takes_input: Array) -> Edit:
     """Turn operations and selections into numbers, so that all operations run as one."""
     height = states.bank.shape[0]
     is_clear = op == ArcOperation.CLEAR
@@ -383,6 +472,7 @@ def _plan(op: Array, chosen: Chosen, states: ArcEnvState) -> Edit:
         all_cells=whole,
         floods=is_flood & chosen.any & (chosen.top == chosen.bottom) & (chosen.left == chosen.right),
         colour=jnp.where(is_flood, op - ArcOperation.FLOOD_FILL_0, colour),
+        takes_input=takes_input,
     )
 
 
@@ -407,10 +497,11 @@ def _move(states: ArcEnvState, edit: Edit) -> Array:
         turned = jnp.where(edit.goes_left, (taken >> 1) | ((taken & 1) << last), taken)
         turned = jnp.where(edit.goes_right, ((taken << 1) | (taken >> last)) & span, turned)
         turned = jnp.where(edit.mirrors, _reverse(taken) >> (31 - last), turned)
-        return None, turned << to_column
+        placed = turned << to_column
+        return None, jnp.where(edit.rotates, _transpose(placed), placed)[:height]
 
     _, placed = jax.lax.scan(move, None, (states.cells, states.held))
-    return jnp.where(edit.rotates, _transpose(placed), placed)[:, :height]
+    return placed
 
 
 class Masks(NamedTuple):
@@ -444,27 +535,27 @@ def _masks(placed: Array, edit: Edit, chosen: Chosen, selection: Array, old_rows
     )
 
 
-def _combine(
-    states: ArcEnvState, placed: Array, edit: Edit, masks: Masks, pair: Array, takes_input: Array
-) -> tuple[Array, Array, Array]:
-    """Put the new grid and the new clipboard together, plane by plane. Returns also the cells unlike the target's."""
-    bank = states.bank
-    colour = _spread(edit.colour)
-    padding = jnp.asarray(_padding())
+def _combine(states: ArcEnvState, placed: Array, edit: Edit, masks: Masks, inputs: Array) -> tuple[Array, Array]:
+    """Put the new grid and the new clipboard together, plane by plane."""
 
-    def combine(unlike: Array, plane: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-        grid, held, moved, colours, pad, number = plane
+    def combine(number: Any, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+        grid, held, moved, asked, colour, pad = (
+            jax.lax.dynamic_index_in_dim(planes, number, keepdims=False)
+            for planes in (*kept, placed, inputs, colours, padding)
+        )
         edited = grid & ~(masks.moved | masks.filled)
-        edited = edited | (moved & masks.moved) | (colours & masks.filled)
+        edited = edited | (moved & masks.moved) | (colour & masks.filled)
         edited = (edited & masks.before & masks.after) | (pad & ~masks.after)
-        asked = jax.lax.dynamic_index_in_dim(bank.planes, number, axis=2, keepdims=False)[pair]  # [batch, 2, height]
-        edited = jnp.where(takes_input, asked[:, 0].T, edited)
+        edited = jnp.where(edit.takes_input, asked, edited)
         copied = (moved & masks.copied) | (pad & ~masks.copied)
-        return unlike | (edited ^ asked[:, 1].T), (edited, jnp.where(edit.copies, copied, held))
+        copied = jnp.where(edit.copies, copied, held)
+        return (
+            jax.lax.dynamic_update_index_in_dim(kept[0], edited, number, 0),
+            jax.lax.dynamic_update_index_in_dim(kept[1], copied, number, 0),
+        )
 
-    planes = (states.cells, states.held, placed, colour, padding, jnp.arange(PLANES))
-    unlike, (grid, held) = jax.lax.scan(combine, jnp.zeros_like(masks.moved), planes)
-    return grid, held, unlike
+    colours, padding = _spread(edit.colour), jnp.asarray(_padding())
+    return jax.lax.fori_loop(0, PLANES, combine, (states.cells, states.held))
 
 
 def _take_rows(words: Array, source: Array) -> Array:
@@ -479,28 +570,27 @@ def _reverse(words: Array) -> Array:
     return (words >> 16) | (words << 16)
 
 
-def _transpose(planes: Array) -> Array:
-    """Transpose 32 x 32 bits: column c of row r becomes column r of row c. [4, lines, batch]
+def _transpose(words: Array) -> Array:
+    """Transpose 32 x 32 bits: column c of row r becomes column r of row c. [lines, batch]
 
     Each of five rounds swaps blocks of half the size of the round before, between rows that differ in one bit of their
     number (Warren, Hacker's Delight, 7-3). Rows are kept in an order in which those two are always half the rows apart,
     so that all rounds are the same code; after five rounds the order is the original one.
     """
-    lines, batch = planes.shape[1:]
-    rows = jnp.concatenate([planes, jnp.zeros((PLANES, 32 - lines, batch), jnp.uint32)], axis=1)
+    lines, batch = words.shape
 
     def swap(rows: Array, round: Array) -> tuple[Array, None]:
         by, mask = round[0], round[1]
-        upper, lower = rows[:, :16], rows[:, 16:]
+        upper, lower = rows[:16], rows[16:]
         exchanged = ((upper >> by) ^ lower) & mask
         upper, lower = upper ^ (exchanged << by), lower ^ exchanged
-        return jnp.stack([upper, lower], axis=2).reshape(PLANES, 32, batch), None
+        return jnp.stack([upper, lower], axis=1).reshape(32, batch), None
 
     rounds = jnp.array(
         [(16, 0x0000FFFF), (8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)], jnp.uint32
     )
-    rows, _ = jax.lax.scan(swap, rows, rounds)
-    return rows[:, :lines]
+    rows, _ = jax.lax.scan(swap, jnp.pad(words, ((0, 32 - lines), (0, 0))), rounds)
+    return rows[:lines]
 
 
 def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
@@ -514,22 +604,32 @@ def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
     same = ~(grid ^ (jnp.uint32(0) - bits))
     region = same[0] & same[1] & same[2] & same[3] & old_rows
 
-    def spread(before: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        reached, free = row
+    def spread(reached: Array, before: Array, free: Array) -> Array:
         reached = reached | (before & free)
         reached = (((reached + free) ^ free) | reached) & free  # to higher columns: a carry runs through free cells
         for by in (1, 2, 4, 8, 16):  # to lower columns, by doubling
             reached = reached | (free & (reached >> by))
             free = free & (free >> by)
-        return reached, reached
+        return reached
+
+    def visit(row: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        reached, before = carry
+        here = jax.lax.dynamic_index_in_dim(reached, row, keepdims=False)
+        free = jax.lax.dynamic_index_in_dim(region, row, keepdims=False)
+        here = spread(here, before, free)
+        return jax.lax.dynamic_update_index_in_dim(reached, here, row, 0), here
+
+    def visit_from_below(step: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        return visit(height - 1 - step, carry)
 
     def sweep(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         reached, _ = carry
         none = jnp.zeros_like(reached[0])
-        _, down = jax.lax.scan(spread, none, (reached, region))
-        _, up = jax.lax.scan(spread, none, (down, region), reverse=True)
+        down, _ = jax.lax.fori_loop(0, height, visit, (reached, none))
+        up, _ = jax.lax.fori_loop(0, height, visit_from_below, (down, none))
         return up, jnp.any(up != reached)
 
+    height = grid.shape[1]
     start = start & region
     reached, _ = jax.lax.while_loop(lambda carry: carry[1], sweep, (start, jnp.any(start != 0)))
     return reached
@@ -586,22 +686,39 @@ def _draw(bank: TaskBank, key: Array, fixed: Array, episode: Array, config: JaxA
     return task, bank.first[task, kind] + below(more, bank.count[task, kind])
 
 
-def _planes(bank: TaskBank, pair: Array, which: int) -> Array:
-    """The inputs (0) or targets (1) of pairs. [batch] -> [4, height, batch]"""
-    return jnp.moveaxis(bank.planes[pair, which], 0, -1)
+def _known(states: ArcEnvState, pair: Array) -> Array:
+    """The inputs and targets of pairs: what the states know, looked up where a pair is another one than before."""
+    moved = pair != states.pair_index
+
+    def look_up(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        return jnp.where(moved, _look_up(states.bank, pair), carry[0]), jnp.bool_(False)
+
+    # A loop of at most one round: unlike a condition, it leaves the planes where they are if there is nothing to do.
+    return jax.lax.while_loop(lambda carry: carry[1], look_up, (states.pair_planes, jnp.any(moved)))[0]
 
 
-def _similarity(unlike: Array, sizes: Array, tall: Array, wide: Array) -> Array:
+def _look_up(bank: TaskBank, pair: Array) -> Array:
+    """The inputs and targets of pairs. [batch] -> [2, 4, height, batch]"""
+    return jnp.moveaxis(bank.planes[pair], 0, -1)
+
+
+def _similarity(grid: Array, target: Array, sizes: Array, tall: Array, wide: Array) -> Array:
     """Equal cells divided by the cells that the grid or the target has. [batch], float32
 
-    `unlike` has the cells in which grid and target differ. [height, batch]
+    Cells differ also where only one of the two has them. So the equal cells are all that one of them has, less those
+    that differ. Bits beyond the last column mean nothing, and are the same in both.
     """
-    rows = jnp.arange(unlike.shape[0], dtype=jnp.int32)[:, None]
-    equal = ~unlike & _rectangle(rows, 0, 0, tall - 1, wide - 1)
-    matches = jnp.sum(jax.lax.population_count(equal).astype(jnp.int32), axis=0)
+    unlike = grid ^ target
+    unlike = unlike[0] | unlike[1] | unlike[2] | unlike[3]
+
+    def add(row: Array, count: Array) -> Array:
+        return count + jax.lax.population_count(jax.lax.dynamic_index_in_dim(unlike, row, keepdims=False))
+
+    # XLA's own sum over rows would read across them, one word at a time.
+    differing = jax.lax.fori_loop(0, unlike.shape[0], add, jnp.zeros_like(unlike[0])).astype(jnp.int32)
     common = jnp.minimum(tall, sizes[:, 2]) * jnp.minimum(wide, sizes[:, 3])
     union = tall * wide + sizes[:, 2] * sizes[:, 3] - common
-    return matches.astype(jnp.float32) / union.astype(jnp.float32)
+    return (union - differing).astype(jnp.float32) / union.astype(jnp.float32)
 
 
 def _reward(

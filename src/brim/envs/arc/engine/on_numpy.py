@@ -4,13 +4,14 @@ No JAX is imported. States are values: a step returns new ones, unless it may ch
 """
 
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.errors import DataError
-from brim.envs.arc.actions import BboxAction, MaskAction, PointAction, StructuredAction
+from brim.envs.arc.actions import OUT_OF_RANGE, BboxAction, MaskAction, PointAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import reference
 from brim.envs.arc.engine.call import CHANGED, Report, blank, numbers, parts, resetting
@@ -64,13 +65,13 @@ def step(
 
 
 def _small(part: Any) -> NDArray[Any]:
-    """Return a part of the actions as the kernel reads it. Numbers beyond 32 bits stay out of range."""
+    """Return a part of the actions as the kernel reads it."""
     if part is None:
         return np.empty(0, np.int32)
     array = np.asarray(part)
-    if array.dtype == np.bool_:
+    if array.dtype == np.bool_ or array.dtype == np.int32:
         return np.ascontiguousarray(array)
-    return np.ascontiguousarray(np.clip(array, -1, 127) if array.dtype != np.int32 else array, np.int32)
+    return np.clip(array, -1, OUT_OF_RANGE).astype(np.int32)
 
 
 def _empty(batch: int, config: JaxArcConfig) -> Report:
@@ -87,12 +88,13 @@ def _empty(batch: int, config: JaxArcConfig) -> Report:
     )
 
 
+@cache
 def _warn_once() -> None:
     warnings.warn(
         "brim's kernel for ARC is not compiled here, so NumPy environments run one at a time; install a C compiler and"
         " reinstall brim, or use JAX arrays",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

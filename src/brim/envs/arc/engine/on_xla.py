@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brim.core.extras import need
-from brim.envs.arc.actions import StructuredAction
+from brim.envs.arc.actions import OUT_OF_RANGE, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine.call import CHANGED, Report, numbers, parts
 from brim.envs.arc.state import ArcEnvState
@@ -103,4 +103,4 @@ def narrow(part: Any) -> Any:
     """Return integers as int32, with what does not fit turned into a value that is out of range everywhere."""
     if part.dtype == jnp.int32:
         return part
-    return jnp.clip(part, *((-1, 127) if np.dtype(part.dtype).kind == "i" else (0, 127))).astype(jnp.int32)
+    return jnp.clip(part, -1 if np.dtype(part.dtype).kind == "i" else 0, OUT_OF_RANGE).astype(jnp.int32)
