@@ -29,6 +29,7 @@ INPUTS = (
     ROOT / "src/brim/plan/_kernel.c",
     ROOT / "src/brim/batch/_kernel.c",
     ROOT / "src/brim/stream/replay/_kernel.c",
+    ROOT / "src/brim/envs/arc/engine/_kernel.c",
     Path(__file__),
 )
 

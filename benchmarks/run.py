@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 from harness import RESULTS, print_table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("packing", "planning", "lengths", "analysis", "collation", "resume", "replay", "structure", "sft", "gym")
+NAMES = (
+    "packing",
+    "planning",
+    "lengths",
+    "analysis",
+    "collation",
+    "resume",
+    "replay",
+    "structure",
+    "sft",
+    "gym",
+    "arc",
+)
 SIZED = ("packing", "planning", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
 FULL = ("packing", "lengths")
@@ -264,6 +276,11 @@ def gym(tables: list[Table]) -> Iterator[Claim]:
         yield Claim(claim, shown(share, "{:.0f}%"), share and share >= 50)
 
 
+def arc(tables: list[Table]) -> Iterator[Claim]:
+    for row in lines(pick(tables, subject="targets")):
+        yield Claim(f"ARC, {row['what']}: {row['target']}", row["reached"], row["holds"])
+
+
 def quickest(table: Table | None, name: str) -> Line | None:
     """The best of its variants."""
     return max(
@@ -289,6 +306,7 @@ CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
         "structure": structure,
         "sft": sft,
         "gym": gym,
+        "arc": arc,
     },
 }
 

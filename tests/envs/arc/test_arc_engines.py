@@ -43,7 +43,7 @@ from brim.envs.arc import (
     stack_states,
     take_states,
 )
-from brim.envs.arc.engine import compiled, on_jax, on_numpy, on_xla, reference
+from brim.envs.arc.engine import cells, compiled, on_jax, on_numpy, on_xla, reference
 from brim.envs.arc.engine.bits import below, pack, threefry, unpack
 from brim.envs.arc.engine.call import CHANGED
 from brim.envs.arc.engine.random import below as plain_below
@@ -440,7 +440,7 @@ def test_words_are_transposed_as_bits():
     words = (bits << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
     expected = (bits.swapaxes(1, 2) << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
     for plane in range(4):
-        assert_same(on_jax._transpose(jnp.asarray(words[plane])), expected[plane])
+        assert_same(cells.transpose(jnp.asarray(words[plane])), expected[plane])
 
 
 def test_every_changed_field_is_a_field_of_the_state():

@@ -1,4 +1,4 @@
-"""Grids as bits, for the engine in JAX: packing, unpacking, and randomness.
+"""Grids as bits, for the engine in JAX: packing, unpacking, words of bits, and randomness.
 
 A cell has four bits (colours 0 to 9, and `PADDING`). Bit p of all cells of a row is a word of 32 bits, column c at bit
 c, so a grid is four planes of words. Environments are on the last axis: JAX computes on many at once.
@@ -13,6 +13,7 @@ import numpy as np
 from brim.core.extras import need
 from brim.envs.arc.engine.random import PARITY, ROTATIONS
 from brim.envs.arc.operations import PADDING
+from brim.envs.arc.state import RUNNING, ArcEnvState
 
 if TYPE_CHECKING:
     import jax
@@ -83,3 +84,34 @@ def below(words: Any, limit: Any) -> "jax.Array":
     factor = jnp.asarray(limit).astype(jnp.uint32)
     low, high = (words & 0xFFFF) * factor, (words >> 16) * factor
     return ((high + (low >> 16)) >> 16).astype(jnp.int32)
+
+
+def rectangle(rows: Any, top: Any, left: Any, bottom: Any, right: Any) -> "jax.Array":
+    """The cells of a rectangle, last row and column included. [height, batch]"""
+    return jnp.where((rows >= top) & (rows <= bottom), ones(right + 1) & ~ones(left), 0)
+
+
+def ones(count: Any) -> "jax.Array":
+    """Words whose lowest `count` bits are set; `count` is below 32."""
+    return (jnp.uint32(1) << jnp.asarray(count).astype(jnp.uint32)) - 1
+
+
+def lowest(words: Any) -> "jax.Array":
+    """Number of the lowest bit that is set; 0 for 0."""
+    trailing = jax.lax.population_count(~words & (words - 1)).astype(jnp.int32)
+    return jnp.where(words == 0, 0, trailing)
+
+
+def highest(words: Any) -> "jax.Array":
+    """Number of the highest bit that is set; 0 for 0."""
+    return jnp.where(words == 0, 0, 31 - jax.lax.clz(words).astype(jnp.int32))
+
+
+def kept_apart(values: Any, states: ArcEnvState) -> Any:
+    """Return the values, computed once and stored.
+
+    XLA would compute them again for every element of what they are used for, such as for every word of a plane. The
+    results of a condition are stored; this one is always true, which XLA cannot know.
+    """
+    zeros = jax.tree.map(jnp.zeros_like, values)
+    return jax.lax.cond(states.status[0] >= RUNNING, lambda: values, lambda: zeros)

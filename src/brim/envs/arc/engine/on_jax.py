@@ -1,25 +1,24 @@
 """Step environments in pure JAX: wherever JAX runs, and no operation is computed as a branch of its own.
 
 `vmap` over a branch for each operation would compute all of them for every environment. Here operations share their
-work. All that move cells (moves, flips, rotations, copy, paste) are one row map followed by one shift of columns; all
-that colour cells (fill, flood fill, clear, cut) are one mask; taking the input and changing the pair are one lookup.
-
-Arrays are [height, batch] words, or [4, height, batch] for planes; see `brim.envs.arc.engine.bits`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in the cache.
+work; see `brim.envs.arc.engine.cells`. Grids are bits, with the environments on the last axis; see
+`brim.envs.arc.engine.bits`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in
+the cache.
 
 This module imports jax.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from brim.core.extras import need
-from brim.envs.arc.actions import MaskAction, StructuredAction
+from brim.envs.arc.actions import StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.bits import PLANES, below, pack, threefry, unpack
-from brim.envs.arc.engine.call import CHANGED, Report, parts
+from brim.envs.arc.engine.bits import below, kept_apart, lowest, pack, rectangle, threefry, unpack
+from brim.envs.arc.engine.call import CHANGED, Report
+from brim.envs.arc.engine.cells import combine, find_masks, move, padding, plan
 from brim.envs.arc.engine.on_xla import narrow
-from brim.envs.arc.operations import COLOURS, OPERATIONS, PADDING, ArcOperation
+from brim.envs.arc.engine.selection import Chosen, choose, is_allowed, uses_selection
+from brim.envs.arc.operations import OPERATIONS, ArcOperation
 from brim.envs.arc.state import RUNNING, TERMINATED, TRUNCATED, ArcEnvState, axis_of
 from brim.envs.arc.tasks.bank import TaskBank
 
@@ -35,20 +34,6 @@ TILE = 1024
 """Environments that are stepped at once."""
 NOTHING = OPERATIONS
 """Stands for an operation that changes nothing."""
-
-
-class Chosen(NamedTuple):
-    """What the actions select. All but `rows` are [batch]."""
-
-    rows: Array
-    """[height, batch], uint32: the selected cells that the operation may use."""
-    any: Array
-    out_of_range: Array
-    top: Array
-    left: Array
-    bottom: Array
-    """The last selected row."""
-    right: Array
 
 
 def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Array, Report]:
@@ -171,22 +156,22 @@ class Course(NamedTuple):
 def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
     height, width = config.shape
     rows = jnp.arange(height, dtype=jnp.int32)[:, None]
-    old_rows = _rectangle(rows, 0, 0, states.height - 1, states.width - 1)
+    old_rows = rectangle(rows, 0, 0, states.height - 1, states.width - 1)
     act = _read(states, actions, old_rows, config)
     course = _follow(states, act.op, config)
-    edit = _plan(act.op, act.chosen, states, course.begins | (act.op == ArcOperation.COPY_INPUT))
+    edit = plan(act.op, act.chosen, states, course.begins | (act.op == ArcOperation.COPY_INPUT))
     sizes = states.bank.sizes[course.pair]
     tall = jnp.where(edit.resizes, edit.bottom + 1, states.height)
     wide = jnp.where(edit.resizes, edit.right + 1, states.width)
     tall, wide = jnp.where(edit.takes_input, sizes[:, 0], tall), jnp.where(edit.takes_input, sizes[:, 1], wide)
-    edit, pair, tall, wide = _kept_apart((edit, course.pair, tall, wide), states)
+    edit, pair, tall, wide = kept_apart((edit, course.pair, tall, wide), states)
 
     known = _known(states, pair)
-    placed = _move(states, edit)
-    masks = _masks(placed, edit, act.chosen, act.selection, old_rows, states)
-    grid, held = _combine(states, placed, edit, masks, known[0])
+    placed = move(states, edit)
+    masks = find_masks(placed, edit, act.chosen, act.selection, old_rows, states)
+    grid, held = combine(states, placed, edit, masks, known[0])
     if config.environment.auto_reset == "next_step":
-        held = jnp.where(course.restarts, _padding(), held)
+        held = jnp.where(course.restarts, padding(), held)
     score = _similarity(grid, known[1], sizes, tall, wide)
     edited = states._replace(
         episode=course.episode,
@@ -223,10 +208,10 @@ def _read(states: ArcEnvState, actions: StructuredAction, old_rows: Array, confi
     """Find out what the actions mean."""
     running = states.status == RUNNING
     given = narrow(actions.operation)
-    chosen = _choose(actions, given, old_rows, states, config)
-    allowed = _is_allowed(given, config) & ~(_uses_selection(given) & chosen.out_of_range)
+    chosen = choose(actions, given, old_rows, states, config)
+    allowed = is_allowed(given, config) & ~(uses_selection(given) & chosen.out_of_range)
     op = jnp.where(running & allowed, given, NOTHING)
-    selection = jnp.where((op != NOTHING) & _uses_selection(op), chosen.rows, 0)
+    selection = jnp.where((op != NOTHING) & uses_selection(op), chosen.rows, 0)
     if config.environment.auto_reset != "next_step":  # a finished environment keeps its last selection
         selection = jnp.where(running, selection, states.selection)
     return Act(op, running & ~allowed, chosen, selection)
@@ -293,7 +278,7 @@ def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcE
         "pair_index": pair,
         "cells": known[0],
         "pair_planes": known,
-        "held": jnp.broadcast_to(_padding(), states.held.shape),
+        "held": jnp.broadcast_to(padding(), states.held.shape),
         "selection": jnp.zeros_like(states.selection),
         "height": sizes[:, 0],
         "width": sizes[:, 1],
@@ -304,355 +289,6 @@ def _begin_next(states: ArcEnvState, ended: Array, config: JaxArcConfig) -> ArcE
         "tests_solved": jnp.zeros_like(states.tests_solved),
     }
     return states._replace(**{name: jnp.where(ended, new, getattr(states, name)) for name, new in begun.items()})
-
-
-def _kept_apart(values: Any, states: ArcEnvState) -> Any:
-    """Return the values, computed once and stored.
-
-    XLA would compute them again for every element of what they are used for, such as for every word of a plane. The
-    results of a condition are stored; this one is always true, which XLA cannot know.
-    """
-    zeros = jax.tree.map(jnp.zeros_like, values)
-    return jax.lax.cond(states.status[0] >= RUNNING, lambda: values, lambda: zeros)
-
-
-# The selection.
-
-
-def _choose(actions: StructuredAction, op: Array, old_rows: Array, states: ArcEnvState, config: JaxArcConfig) -> Chosen:
-    """Find the selected cells that the operations may use: inside of the grid, or anywhere if they resize it."""
-    height, width = config.shape
-    anywhere = op == ArcOperation.RESIZE
-    if isinstance(actions, MaskAction):
-        return _choose_by_mask(actions.selection, old_rows, anywhere, states)
-    _, *corners = parts(actions)
-    r1, c1, r2, c2 = (narrow(corner) for corner in (corners if corners[2] is not None else corners[:2] * 2))
-    top, left, bottom, right = jnp.minimum(r1, r2), jnp.minimum(c1, c2), jnp.maximum(r1, r2), jnp.maximum(c1, c2)
-    last_row = jnp.where(anywhere, height, states.height) - 1
-    last_column = jnp.where(anywhere, width, states.width) - 1
-    fits = (top >= 0) & (left >= 0) & (bottom < height) & (right < width) & (top <= last_row) & (left <= last_column)
-    top, left = jnp.where(fits, top, 0), jnp.where(fits, left, 0)
-    bottom, right = (
-        jnp.where(fits, jnp.minimum(bottom, last_row), 0),
-        jnp.where(fits, jnp.minimum(right, last_column), 0),
-    )
-    rows = jnp.arange(height, dtype=jnp.int32)[:, None]
-    chosen_rows = jnp.where(fits, _rectangle(rows, top, left, bottom, right), 0)
-    return Chosen(chosen_rows, fits, ~fits, top, left, bottom, right)
-
-
-def _choose_by_mask(mask: Array, old_rows: Array, anywhere: Array, states: ArcEnvState) -> Chosen:
-    # Row by row in the order of the memory, and transposed afterwards.
-    powers = jnp.uint32(1) << jnp.arange(mask.shape[2], dtype=jnp.uint32)
-    words = jnp.sum(jnp.where(mask, powers, 0), axis=2, dtype=jnp.uint32)  # [batch, height]
-    everything = _kept_apart(words, states).T
-    inside = jnp.where(anywhere, everything, everything & old_rows)
-
-    def add(row: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        columns, filled, anything = found
-        here = jax.lax.dynamic_index_in_dim(inside, row, keepdims=False)
-        all_here = jax.lax.dynamic_index_in_dim(everything, row, keepdims=False)
-        return columns | here, filled | ((here != 0).astype(jnp.uint32) << row.astype(jnp.uint32)), anything | all_here
-
-    none = jnp.zeros_like(inside[0])
-    columns, filled, anything = jax.lax.fori_loop(0, inside.shape[0], add, (none, none, none))
-    some = columns != 0
-    corners = _lowest(filled), _lowest(columns), _highest(filled), _highest(columns)
-    return Chosen(inside, some, ~some & (anything != 0), *corners)
-
-
-def _lowest(words: Array) -> Array:
-    """Number of the lowest bit that is set; 0 for 0."""
-    trailing = jax.lax.population_count(~words & (words - 1)).astype(jnp.int32)
-    return jnp.where(words == 0, 0, trailing)
-
-
-def _highest(words: Array) -> Array:
-    """Number of the highest bit that is set; 0 for 0."""
-    return jnp.where(words == 0, 0, 31 - jax.lax.clz(words).astype(jnp.int32))
-
-
-def _rectangle(rows: Array, top: Any, left: Any, bottom: Any, right: Any) -> Array:
-    """The cells of a rectangle, last row and column included. [height, batch]"""
-    return jnp.where((rows >= top) & (rows <= bottom), _ones(right + 1) & ~_ones(left), 0)
-
-
-def _ones(count: Any) -> Array:
-    """Words whose lowest `count` bits are set; `count` is below 32."""
-    return (jnp.uint32(1) << jnp.asarray(count).astype(jnp.uint32)) - 1
-
-
-def _uses_selection(op: Array) -> Array:
-    return (op < ArcOperation.COPY_INPUT) | (op == ArcOperation.RESIZE)
-
-
-def _is_allowed(op: Array, config: JaxArcConfig) -> Array:
-    known = (op >= 0) & (op < OPERATIONS)
-    if config.action.allowed_operations is None:
-        return known
-    allowed = config.action.allowed
-    words = jnp.where(op < 32, jnp.uint32(allowed & 0xFFFFFFFF), jnp.uint32(allowed >> 32))
-    return known & (words >> (op & 31).astype(jnp.uint32) & 1 == 1)
-
-
-# Operations on cells.
-
-
-class Edit(NamedTuple):
-    """What each environment does with its cells: numbers and flags, all [batch]."""
-
-    top: Array
-    left: Array
-    bottom: Array
-    """The last row of the rectangle."""
-    right: Array
-    offset: Array
-    """With `sign`: row r is taken from row offset + sign * r."""
-    sign: Array
-    goes_up: Array
-    goes_down: Array
-    goes_left: Array
-    goes_right: Array
-    mirrors: Array
-    rotates: Array
-    moves: Array
-    copies: Array
-    pastes: Array
-    resizes: Array
-    fills: Array
-    all_cells: Array
-    floods: Array
-    colour: Array
-    takes_input: Array
-
-
-def _plan(op: Array, chosen: Chosen, states: ArcEnvState, takes_input: Array) -> Edit:
-    """Turn operations and selections into numbers, so that all operations run as one."""
-    height = states.bank.shape[0]
-    is_clear = op == ArcOperation.CLEAR
-    moves = (op >= ArcOperation.MOVE_UP) & (op <= ArcOperation.FLIP_VERTICAL)
-    whole = (moves | is_clear) & ~chosen.any
-    top, left = jnp.where(whole, 0, chosen.top), jnp.where(whole, 0, chosen.left)
-    bottom = jnp.where(whole, states.height - 1, chosen.bottom)
-    right = jnp.where(whole, states.width - 1, chosen.right)
-    clockwise, counter = op == ArcOperation.ROTATE_CLOCKWISE, op == ArcOperation.ROTATE_COUNTERCLOCKWISE
-    rotates = clockwise | counter
-    flips = op == ArcOperation.FLIP_VERTICAL
-    copies = (op == ArcOperation.COPY) | (op == ArcOperation.CUT)
-    pastes = op == ArcOperation.PASTE
-    goes_up, goes_down = op == ArcOperation.MOVE_UP, op == ArcOperation.MOVE_DOWN
-
-    # Rows of the clipboard follow those of the grid. A rectangle that is rotated lies across until it is transposed.
-    offset = jnp.where(flips, top + bottom, 0)
-    offset = jnp.where(clockwise, bottom + left, offset)
-    offset = jnp.where(counter, top - left, offset)
-    offset = jnp.where(copies, top, offset)
-    offset = jnp.where(pastes, height - top, offset)
-    offset = jnp.where(goes_up, 1, jnp.where(goes_down, -1, offset))
-    is_flood = (op >= ArcOperation.FLOOD_FILL_0) & (op <= ArcOperation.FLOOD_FILL_9)
-    colour = jnp.where(op < COLOURS, op, 0)
-    return Edit(
-        top=top,
-        left=left,
-        bottom=bottom,
-        right=right,
-        offset=offset,
-        sign=jnp.where(flips | clockwise, -1, 1),
-        goes_up=goes_up,
-        goes_down=goes_down,
-        goes_left=op == ArcOperation.MOVE_LEFT,
-        goes_right=op == ArcOperation.MOVE_RIGHT,
-        mirrors=(op == ArcOperation.FLIP_HORIZONTAL) | counter,
-        rotates=rotates,
-        moves=moves & ~(rotates & (bottom - top != right - left)),
-        copies=copies & chosen.any,
-        pastes=pastes & chosen.any,
-        resizes=(op == ArcOperation.RESIZE) & chosen.any,
-        fills=(op < COLOURS) | is_clear | (op == ArcOperation.CUT),
-        all_cells=whole,
-        floods=is_flood & chosen.any & (chosen.top == chosen.bottom) & (chosen.left == chosen.right),
-        colour=jnp.where(is_flood, op - ArcOperation.FLOOD_FILL_0, colour),
-        takes_input=takes_input,
-    )
-
-
-def _move(states: ArcEnvState, edit: Edit) -> Array:
-    """Move cells: rows first, then columns, then across the diagonal where a rectangle is rotated. [4, height, batch]
-
-    The loop over the planes is there for speed: what it uses is computed once before it, and not again for every word.
-    """
-    height, width = states.bank.shape
-    lines = jnp.arange(max(height, width), dtype=jnp.int32)[:, None]
-    from_column = jnp.where(edit.pastes, 0, edit.left).astype(jnp.uint32)
-    to_column = jnp.where(edit.copies, 0, jnp.where(edit.rotates, edit.top, edit.left)).astype(jnp.uint32)
-    last = (edit.right - edit.left).astype(jnp.uint32)
-    span = jnp.where(edit.pastes, jnp.uint32(0xFFFFFFFF), _ones(last + 1))
-
-    def move(_: None, planes: tuple[Array, Array]) -> tuple[None, Array]:
-        source = edit.offset + edit.sign * lines
-        source = jnp.where(edit.goes_up & (lines == edit.bottom), edit.top, source)
-        source = jnp.where(edit.goes_down & (lines == edit.top), edit.bottom, source)
-        taken = _take_rows(jnp.concatenate(planes), jnp.clip(source, 0, 2 * height - 1))
-        taken = (taken >> from_column) & span
-        turned = jnp.where(edit.goes_left, (taken >> 1) | ((taken & 1) << last), taken)
-        turned = jnp.where(edit.goes_right, ((taken << 1) | (taken >> last)) & span, turned)
-        turned = jnp.where(edit.mirrors, _reverse(taken) >> (31 - last), turned)
-        placed = turned << to_column
-        return None, jnp.where(edit.rotates, _transpose(placed), placed)[:height]
-
-    _, placed = jax.lax.scan(move, None, (states.cells, states.held))
-    return placed
-
-
-class Masks(NamedTuple):
-    """Which cells get what. All [height, batch]."""
-
-    moved: Array
-    """Cells that get what was moved or pasted."""
-    filled: Array
-    """Cells that get a colour."""
-    before: Array
-    """Cells of the working grid before the step."""
-    after: Array
-    """Cells of the working grid after it, unless it takes the input."""
-    copied: Array
-    """Cells that the clipboard gets."""
-
-
-def _masks(placed: Array, edit: Edit, chosen: Chosen, selection: Array, old_rows: Array, states: ArcEnvState) -> Masks:
-    """Say which cells get what."""
-    rows = jnp.arange(placed.shape[1], dtype=jnp.int32)[:, None]
-    moved = jnp.where(edit.moves, _rectangle(rows, edit.top, edit.left, edit.bottom, edit.right), 0)
-    held_there = jnp.where(rows >= edit.top, ~_equals(placed, PADDING) & ~_ones(edit.left), 0)
-    filled = jnp.where(edit.fills, jnp.where(edit.all_cells, old_rows, selection), 0)
-    copied = _take_rows(selection, jnp.clip(rows + edit.top, 0, placed.shape[1] - 1)) >> edit.left.astype(jnp.uint32)
-    return Masks(
-        moved=jnp.where(edit.pastes, held_there, moved),
-        filled=filled | _flood(states.cells, jnp.where(edit.floods, selection, 0), chosen, old_rows),
-        before=old_rows,
-        after=jnp.where(edit.resizes, _rectangle(rows, 0, 0, edit.bottom, edit.right), old_rows),
-        copied=jnp.where(edit.copies & (rows + edit.top <= edit.bottom), copied, 0),
-    )
-
-
-def _combine(states: ArcEnvState, placed: Array, edit: Edit, masks: Masks, inputs: Array) -> tuple[Array, Array]:
-    """Put the new grid and the new clipboard together, plane by plane."""
-
-    def combine(number: Any, kept: tuple[Array, Array]) -> tuple[Array, Array]:
-        grid, held, moved, asked, colour, pad = (
-            jax.lax.dynamic_index_in_dim(planes, number, keepdims=False)
-            for planes in (*kept, placed, inputs, colours, padding)
-        )
-        edited = grid & ~(masks.moved | masks.filled)
-        edited = edited | (moved & masks.moved) | (colour & masks.filled)
-        edited = (edited & masks.before & masks.after) | (pad & ~masks.after)
-        edited = jnp.where(edit.takes_input, asked, edited)
-        copied = (moved & masks.copied) | (pad & ~masks.copied)
-        copied = jnp.where(edit.copies, copied, held)
-        return (
-            jax.lax.dynamic_update_index_in_dim(kept[0], edited, number, 0),
-            jax.lax.dynamic_update_index_in_dim(kept[1], copied, number, 0),
-        )
-
-    colours, padding = _spread(edit.colour), jnp.asarray(_padding())
-    return jax.lax.fori_loop(0, PLANES, combine, (states.cells, states.held))
-
-
-def _take_rows(words: Array, source: Array) -> Array:
-    """Take rows: result[r, b] is words[source[r, b], b]."""
-    return jnp.take_along_axis(words, source, axis=0, mode="promise_in_bounds")
-
-
-def _reverse(words: Array) -> Array:
-    """Reverse the bits of every word."""
-    for by, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF)):
-        words = ((words >> by) & mask) | ((words & mask) << by)
-    return (words >> 16) | (words << 16)
-
-
-def _transpose(words: Array) -> Array:
-    """Transpose 32 x 32 bits: column c of row r becomes column r of row c. [lines, batch]
-
-    Each of five rounds swaps blocks of half the size of the round before, between rows that differ in one bit of their
-    number (Warren, Hacker's Delight, 7-3). Rows are kept in an order in which those two are always half the rows apart,
-    so that all rounds are the same code; after five rounds the order is the original one.
-    """
-    lines, batch = words.shape
-
-    def swap(rows: Array, round: Array) -> tuple[Array, None]:
-        by, mask = round[0], round[1]
-        upper, lower = rows[:16], rows[16:]
-        exchanged = ((upper >> by) ^ lower) & mask
-        upper, lower = upper ^ (exchanged << by), lower ^ exchanged
-        return jnp.stack([upper, lower], axis=1).reshape(32, batch), None
-
-    rounds = jnp.array(
-        [(16, 0x0000FFFF), (8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)], jnp.uint32
-    )
-    rows, _ = jax.lax.scan(swap, jnp.pad(words, ((0, 32 - lines), (0, 0))), rounds)
-    return rows[:lines]
-
-
-def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
-    """Grow the start cells over all connected cells of the same colour. [height, batch]
-
-    A sweep goes down and up through the rows: each row takes over what the row before reached, and spreads it sideways.
-    Sweeps are repeated until nothing is added in any environment; ordinary grids take two or three.
-    """
-    corner = jnp.take_along_axis(grid, chosen.top[None, None], axis=1, mode="promise_in_bounds")  # [4, 1, batch]
-    bits = (corner >> chosen.left.astype(jnp.uint32)) & 1
-    same = ~(grid ^ (jnp.uint32(0) - bits))
-    region = same[0] & same[1] & same[2] & same[3] & old_rows
-
-    def spread(reached: Array, before: Array, free: Array) -> Array:
-        reached = reached | (before & free)
-        reached = (((reached + free) ^ free) | reached) & free  # to higher columns: a carry runs through free cells
-        for by in (1, 2, 4, 8, 16):  # to lower columns, by doubling
-            reached = reached | (free & (reached >> by))
-            free = free & (free >> by)
-        return reached
-
-    def visit(row: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        reached, before = carry
-        here = jax.lax.dynamic_index_in_dim(reached, row, keepdims=False)
-        free = jax.lax.dynamic_index_in_dim(region, row, keepdims=False)
-        here = spread(here, before, free)
-        return jax.lax.dynamic_update_index_in_dim(reached, here, row, 0), here
-
-    def visit_from_below(step: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        return visit(height - 1 - step, carry)
-
-    def sweep(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        reached, _ = carry
-        none = jnp.zeros_like(reached[0])
-        down, _ = jax.lax.fori_loop(0, height, visit, (reached, none))
-        up, _ = jax.lax.fori_loop(0, height, visit_from_below, (down, none))
-        return up, jnp.any(up != reached)
-
-    height = grid.shape[1]
-    start = start & region
-    reached, _ = jax.lax.while_loop(lambda carry: carry[1], sweep, (start, jnp.any(start != 0)))
-    return reached
-
-
-def _spread(colour: Array) -> Array:
-    """A colour as planes: words of ones or zeros. [batch] -> [4, 1, batch]"""
-    planes = jnp.arange(PLANES, dtype=jnp.int32)[:, None, None]
-    return jnp.uint32(0) - (colour >> planes & 1).astype(jnp.uint32)
-
-
-def _padding() -> Array:
-    """`PADDING` as planes. [4, 1, 1]"""
-    return np.array([0xFFFFFFFF * (PADDING >> plane & 1) for plane in range(PLANES)], np.uint32)[:, None, None]
-
-
-def _equals(planes: Array, value: int) -> Array:
-    """The cells that have a value. [4, height, batch] -> [height, batch]"""
-    same = [planes[plane] if value >> plane & 1 else ~planes[plane] for plane in range(PLANES)]
-    return same[0] & same[1] & same[2] & same[3]
-
-
-# Pairs and the end of a step.
 
 
 def _pair(states: ArcEnvState, op: Array) -> tuple[Array, Array]:
@@ -670,7 +306,7 @@ def _pair(states: ArcEnvState, op: Array) -> tuple[Array, Array]:
     ahead = jnp.where(inside & (place + 1 < count), place + 1, 0)
     behind = jnp.where(inside & (place > 0), place - 1, count - 1)
     unsolved = ~jnp.where(is_test, states.tests_solved, states.demos_solved)
-    next_unsolved = _lowest(unsolved)
+    next_unsolved = lowest(unsolved)
     searches = (op == ArcOperation.FIRST_UNSOLVED_DEMO) | (op == ArcOperation.FIRST_UNSOLVED_TEST)
     found = searches & (unsolved != 0) & (next_unsolved < count)
     moved = ((forward | backward) & (count > 0)) | found
