@@ -9,22 +9,24 @@ size of the batch nor the place in it matters.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import DataError, MismatchError
+from brim.core.errors import DataError
 from brim.envs.arc.actions import StructuredAction, check_actions
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import on_numpy
-from brim.envs.arc.engine.call import StepResult, result_of
+from brim.envs.arc.engine.call import StepResult, check_states, result_of
 from brim.envs.arc.operations import PADDING
 from brim.envs.arc.state import ArcEnvState, stack_states, take_states
 from brim.envs.arc.tasks.bank import Tasks, as_bank
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+Checked = TypeVar("Checked")
 
 
 def batch_reset(
@@ -44,7 +46,7 @@ def batch_reset(
         DataError: The keys, the tasks or their numbers are not what they should be.
         MismatchError: The bank was built for grids of another size.
     """
-    bank = as_bank(task_data, _checked(config))
+    bank = as_bank(task_data, _checked(config, JaxArcConfig, "config"))
     words = _key_words(keys)
     fixed = _fixed_tasks(task_indices, words.shape[0], bank.num_tasks)
     if isinstance(words, np.ndarray):
@@ -89,7 +91,7 @@ def arc_reset(key: Any, config: JaxArcConfig, task_data: Tasks) -> tuple[ArcEnvS
 
 def arc_step(state: ArcEnvState, action: StructuredAction, config: JaxArcConfig) -> StepResult:
     """Step a single environment, whose arrays have no axis for a batch."""
-    action = check_actions(action, _checked(config), ())
+    action = check_actions(action, _checked(config, JaxArcConfig, "config"), ())
     batch = type(action)(*(np.asarray(part)[None] if np.isscalar(part) else part[None] for part in action))
     states, obs, rewards, dones, infos = batch_step(stack_states([state]), batch, config)
     return StepResult(
@@ -126,12 +128,12 @@ def _shown_target(states: ArcEnvState) -> Any:
 
 
 def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *, donate: bool) -> StepResult:
-    _check_states(states, _checked(config))
+    if not isinstance(_checked(states, ArcEnvState, "states").status, np.ndarray):
+        return _compiled().step(states, actions, _checked(config, JaxArcConfig, "config"), donate=donate)
+    check_states(states, _checked(config, JaxArcConfig, "config"))
     actions = check_actions(actions, config, tuple(states.status.shape))
-    if isinstance(states.status, np.ndarray):
-        after, report = on_numpy.step(states, actions, config, donate=donate)
-        return result_of(after, after.cells.copy(), report)
-    return _compiled().step(states, actions, config, donate=donate)
+    after, report = on_numpy.step(states, actions, config, donate=donate)
+    return result_of(after, after.cells.copy(), report)
 
 
 def _compiled() -> "ModuleType":
@@ -140,24 +142,10 @@ def _compiled() -> "ModuleType":
     return compiled
 
 
-def _checked(config: object) -> JaxArcConfig:
-    if not isinstance(config, JaxArcConfig):
-        raise DataError(f"config must be a JaxArcConfig, got {type(config).__name__}")
-    return config
-
-
-def _check_states(states: object, config: JaxArcConfig) -> None:
-    if not isinstance(states, ArcEnvState):
-        raise DataError(f"states must be an ArcEnvState, as batch_reset returns it, got {type(states).__name__}")
-    if states.status.ndim != 1:
-        raise DataError(
-            f"batch_step takes a batch, got states of shape {tuple(states.status.shape)}; arc_step takes a single one"
-        )
-    if tuple(states.bank.shape) != config.shape:
-        raise MismatchError(
-            f"the states hold grids of {'x'.join(map(str, states.bank.shape))}, but the configuration says"
-            f" {'x'.join(map(str, config.shape))}; step with the configuration of the reset"
-        )
+def _checked(value: Any, kind: type[Checked], name: str) -> Checked:
+    if not isinstance(value, kind):
+        raise DataError(f"{name} must be {kind.__name__}, got {type(value).__name__}")
+    return value
 
 
 def _key_words(keys: Any) -> Any:

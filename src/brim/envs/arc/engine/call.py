@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.errors import DataError, MismatchError
 from brim.envs.arc.actions import BboxAction, MaskAction, PointAction, StructuredAction
 from brim.envs.arc.config import AutoReset, JaxArcConfig, SelectionFormat
 from brim.envs.arc.operations import PADDING
@@ -91,6 +92,24 @@ def result_of(states: ArcEnvState, obs: Any, report: Report) -> StepResult:
     if report.final.shape[0]:
         infos["final_obs"] = report.final
     return StepResult(states, obs, report.reward, report.terminated | report.truncated, infos)
+
+
+def check_states(states: ArcEnvState, config: JaxArcConfig) -> None:
+    """Check that states are those of a batch, with grids of the configured size.
+
+    Raises:
+        DataError: They are a single state, or a trajectory.
+        MismatchError: They were made with another size.
+    """
+    if states.status.ndim != 1:
+        raise DataError(
+            f"batch_step takes a batch, got states of shape {tuple(states.status.shape)}; arc_step takes a single one"
+        )
+    if tuple(states.bank.shape) != config.shape:
+        raise MismatchError(
+            f"the states hold grids of {'x'.join(map(str, states.bank.shape))}, but the configuration says"
+            f" {'x'.join(map(str, config.shape))}; step with the configuration of the reset"
+        )
 
 
 @lru_cache(maxsize=64)

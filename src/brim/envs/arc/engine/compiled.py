@@ -8,17 +8,17 @@ This module imports jax.
 
 import warnings
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from brim.core.errors import MismatchError, OptionError
 from brim.core.extras import need
-from brim.envs.arc.actions import PointAction, StructuredAction
+from brim.envs.arc.actions import PointAction, StructuredAction, check_actions
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import on_jax, on_xla
 from brim.envs.arc.engine.bits import pack_bank
-from brim.envs.arc.engine.call import StepResult, blank, resetting, result_of
+from brim.envs.arc.engine.call import StepResult, blank, check_states, resetting, result_of
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
 from brim.envs.arc.tasks.task import register_with_jax
@@ -49,6 +49,11 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *
         raise MismatchError(f'the states were made by engine "{engine}", but the configuration says "{wanted}"')
     if engine == "cpu" and (reason := on_xla.unavailable()) is not None:
         raise MismatchError(f'the states were made by engine "cpu", which cannot be used here: {reason}')
+    given: Any = actions
+    if not isinstance(given, tuple) or not all(isinstance(part, jax.Array) for part in cast(Any, given)):
+        # Arrays of NumPy are checked before JAX cuts their numbers to 32 bits; those of JAX when the step is compiled.
+        check_states(states, config)
+        actions = check_actions(given, config, tuple(states.status.shape))
     bank, changed = states[0], states[1:]
     run = _step_in_place if donate else _step
     after, rest = run(changed, bank, actions, config, engine)
@@ -123,8 +128,10 @@ def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, eng
 def _stepped(
     changed: tuple[Any, ...], bank: TaskBank, actions: StructuredAction, config: JaxArcConfig, engine: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the states without their bank, and the rest of the result."""
+    """Return the states without their bank, and the rest of the result. Shapes are checked here, once a compilation."""
     states = ArcEnvState(bank, *changed)
+    check_states(states, config)
+    actions = check_actions(actions, config, tuple(states.status.shape))
     if engine == "cpu":
         after, report = on_xla.step(states, actions, config)
         result = result_of(after, after.cells, report)

@@ -62,8 +62,8 @@ def choose(actions: StructuredAction, op: Array, old_rows: Array, states: ArcEnv
 
 def _choose_by_mask(mask: Array, old_rows: Array, anywhere: Array, states: ArcEnvState) -> Chosen:
     # Row by row in the order of the memory, and transposed afterwards.
-    powers = jnp.uint32(1) << jnp.arange(mask.shape[2], dtype=jnp.uint32)
-    words = jnp.sum(jnp.where(mask, powers, 0), axis=2, dtype=jnp.uint32)  # [batch, height]
+    columns = jax.lax.broadcasted_iota(jnp.uint32, mask.shape, 2)
+    words = jnp.sum(mask.astype(jnp.uint32) << columns, axis=2, dtype=jnp.uint32)  # [batch, height]
     everything = kept_apart(words, states).T
     inside = jnp.where(anywhere, everything, everything & old_rows)
 
