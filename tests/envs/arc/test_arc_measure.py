@@ -31,8 +31,6 @@ from brim.envs.arc import (
     warm_up_batch_functions,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:brim's kernel for ARC is not compiled here")
-
 TASK = create_mock_task()
 ON_NUMPY, ON_JAX = {"arrays": "numpy"}, {"arrays": "jax"}
 ARRAYS = [pytest.param(ON_NUMPY, id="numpy"), pytest.param(ON_JAX, id="jax", marks=pytest.mark.jax)]

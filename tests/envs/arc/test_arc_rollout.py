@@ -39,8 +39,6 @@ from brim.envs.arc import (
 from brim.envs.arc.state import BITS
 from brim.envs.arc.traced import _compiled
 
-pytestmark = pytest.mark.filterwarnings("ignore:brim's kernel for ARC is not compiled here")
-
 BATCH, STEPS = 4, 6
 TASKS = [create_mock_task(10, 10), create_mock_task(12, 7), JaxArcTask("one", [([[1, 2]], [[2, 1]])])]
 ENGINES = ["numpy", pytest.param("cpu", marks=pytest.mark.jax), pytest.param("jax", marks=pytest.mark.jax)]

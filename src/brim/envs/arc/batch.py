@@ -128,7 +128,7 @@ def _shown_target(states: ArcEnvState) -> Any:
 
 
 def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *, donate: bool) -> StepResult:
-    if not isinstance(_checked(states, ArcEnvState, "states").status, np.ndarray):
+    if not isinstance(_checked(states, ArcEnvState, "states").status, np.ndarray | np.generic):
         return _compiled().step(states, actions, _checked(config, JaxArcConfig, "config"), donate=donate)
     check_states(states, _checked(config, JaxArcConfig, "config"))
     actions = check_actions(actions, config, tuple(states.status.shape))
