@@ -1,4 +1,4 @@
-"""The state of ARC environments: everything in plain sight, and small (about 2 KB for an environment at 30x30).
+"""The state of ARC environments: everything in plain sight, and small (2 to 3 KB for an environment at 30x30).
 
 A state is a named tuple of arrays, so JAX takes it as it is: `jit`, `lax.scan`, donation. The tasks are not copied into
 it: `bank` is held once, and every other array has an axis for the environments. Read grids through the properties
