@@ -230,7 +230,7 @@ def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
     """Grow the start cells over all connected cells of the same colour. [height, batch]
 
     A sweep goes down and up through the rows: each row takes over what the row before reached, and spreads it sideways.
-    Sweeps are repeated until nothing is added in any environment; ordinary grids take two or three.
+    Going down twice adds nothing, so the sweeps end when going up has added nothing in any environment.
     """
     corner = jnp.take_along_axis(grid, chosen.top[None, None], axis=1, mode="promise_in_bounds")  # [4, 1, batch]
     bits = (corner >> chosen.left.astype(jnp.uint32)) & 1
@@ -260,7 +260,7 @@ def _flood(grid: Array, start: Array, chosen: Chosen, old_rows: Array) -> Array:
         none = jnp.zeros_like(reached[0])
         down, _ = jax.lax.fori_loop(0, height, visit, (reached, none))
         up, _ = jax.lax.fori_loop(0, height, visit_from_below, (down, none))
-        return up, jnp.any(up != reached)
+        return up, jnp.any(up != down)
 
     height = grid.shape[1]
     start = start & region
