@@ -8,8 +8,8 @@ import click
 
 from brim.cli.arc.data import chosen_tasks, counted, data_flags, described
 from brim.cli.arc.engines import ENGINES, EngineArrays, is_slow, unusable, use_engine
+from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
 from brim.cli.arc.random_actions import RandomActions, random_keys
-from brim.cli.arc.rollout import AUTO_RESETS, MOST_ENVS, make_config
 from brim.cli.options import names_callback
 from brim.cli.show import human, json_option, show_json, show_prose, show_table
 from brim.core.errors import OptionError
@@ -67,13 +67,7 @@ def _some_of(choices: tuple[str, ...]) -> Callable[[click.Context, click.Paramet
     metavar="NAME,...",
     help="Some of numpy, cpu and jax.  [default: all that can be used here]",
 )
-@click.option(
-    "--auto-reset",
-    type=click.Choice(list(AUTO_RESETS)),
-    default="same-step",
-    show_default=True,
-    help="When a finished environment begins its next episode.",
-)
+@auto_reset_option
 @click.option(
     "--seconds",
     type=float,
@@ -81,7 +75,7 @@ def _some_of(choices: tuple[str, ...]) -> Callable[[click.Context, click.Paramet
     show_default=True,
     help="Length of each measurement.",
 )
-@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the tasks and of the actions.")
+@seed_option
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 def bench(quiet: bool, as_json: bool, **options: Any) -> None:

@@ -48,7 +48,7 @@ class Episode(NamedTuple):
 
 @dataclass
 class Summary:
-    """What was played."""
+    """Totals of what was played."""
 
     played: int = 0
     """Steps of all environments."""

@@ -4,36 +4,24 @@ import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any, cast, get_args
+from typing import IO, Any, get_args
 
 import click
 import orjson
 
-from brim.cli.arc.data import chosen_tasks, counted, data_flags, data_text, described, smallest_shape
+from brim.cli.arc.data import chosen_tasks, counted, data_flags, data_text, described
 from brim.cli.arc.engines import ENGINES, best_engine, use_engine
+from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
 from brim.cli.arc.play import Episode, Summary, play
 from brim.cli.output import check_output, force_option
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json, show_table
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError, did_you_mean
-from brim.envs.arc.config import (
-    AutoReset,
-    Engine,
-    EnvironmentConfig,
-    EpisodeMode,
-    JaxArcConfig,
-    SelectionFormat,
-    UnifiedActionConfig,
-    UnifiedDatasetConfig,
-)
+from brim.envs.arc.config import EnvironmentConfig, EpisodeMode, SelectionFormat
 from brim.envs.arc.operations import ArcOperation
 from brim.envs.arc.tasks.task import JaxArcTask
 
-MOST_ENVS = 2**17
-"""Upper limit of the environments of a batch, which then take about a gigabyte."""
-
 NUMBERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
-AUTO_RESETS: dict[str, AutoReset] = {"off": "off", "next-step": "next_step", "same-step": "same_step"}
 GROUPS = {
     "FILL": range(ArcOperation.FILL_0, ArcOperation.FILL_9 + 1),
     "FLOOD_FILL": range(ArcOperation.FLOOD_FILL_0, ArcOperation.FLOOD_FILL_9 + 1),
@@ -95,13 +83,7 @@ def read_operations(text: str) -> tuple[int, ...]:
     show_default=True,
     help="Begin episodes with demonstration pairs or with test pairs.",
 )
-@click.option(
-    "--auto-reset",
-    type=click.Choice(list(AUTO_RESETS)),
-    default="same-step",
-    show_default=True,
-    help="When a finished environment begins its next episode; off plays one episode in each.",
-)
+@auto_reset_option
 @click.option(
     "--format",
     "selection_format",
@@ -123,7 +105,7 @@ def read_operations(text: str) -> tuple[int, ...]:
     show_default=True,
     help="What computes the steps; the results are the same. auto is numpy where the kernel is compiled, else jax.",
 )
-@click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the tasks and of the actions.")
+@seed_option
 @click.option("-o", "--output", metavar="FILE", help="Write a line of JSON for every finished episode to this file.")
 @force_option
 @json_option
@@ -172,23 +154,6 @@ def rollout(output: str | None, force: bool, as_json: bool, **options: Any) -> N
         show_facts(_readable(facts))
         click.echo()
         show_table(("operation", "played", "invalid"), _rows(facts["operations"]))
-
-
-def make_config(tasks: list[JaxArcTask], engine: str, options: dict[str, Any]) -> JaxArcConfig:
-    """Return the configuration that the flags describe, with arrays of the size of the largest grid."""
-    height, width = smallest_shape(tasks)
-    return JaxArcConfig(
-        environment=EnvironmentConfig(
-            max_episode_steps=options["max_episode_steps"],
-            episode_mode=options["mode"],
-            auto_reset=AUTO_RESETS[options["auto_reset"]],
-            engine="auto" if engine == "numpy" else cast(Engine, engine),
-        ),
-        dataset=UnifiedDatasetConfig(max_grid_height=height, max_grid_width=width),
-        action=UnifiedActionConfig(
-            selection_format=options["selection_format"], allowed_operations=options["operations"]
-        ),
-    )
 
 
 def _write(file: IO[bytes] | None, episode: Episode) -> None:

@@ -51,8 +51,7 @@ def batch_reset(
     fixed = _fixed_tasks(task_indices, words.shape[0], bank.num_tasks)
     if isinstance(words, np.ndarray):
         host = type(bank)(*(None if leaf is None else np.asarray(leaf) for leaf in bank))
-        states = on_numpy.reset(host, words, np.asarray(fixed, np.int32), config)
-        return states, states.cells.copy()
+        return on_numpy.reset(host, words, np.asarray(fixed, np.int32), config)
     return _compiled().reset(bank, words, fixed, config)
 
 
@@ -132,8 +131,7 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, 
         return _compiled().step(states, actions, _checked(config, JaxArcConfig, "config"), donate=donate)
     check_states(states, _checked(config, JaxArcConfig, "config"))
     actions = check_actions(actions, config, tuple(states.status.shape))
-    after, report = on_numpy.step(states, actions, config, donate=donate)
-    return result_of(after, after.cells.copy(), report)
+    return result_of(*on_numpy.step(states, actions, config, donate=donate))
 
 
 def _compiled() -> "ModuleType":

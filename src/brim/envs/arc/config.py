@@ -32,8 +32,8 @@ class EnvironmentConfig:
     """When a finished environment begins its next episode: never ("off"), with the next step, whose action is ignored
     ("next_step"), or within the step that ended it, with the last observation in `infos["final_obs"]` ("same_step")."""
     engine: Engine = "auto"
-    """What computes the steps: the compiled kernel ("cpu"), pure JAX ("jax"), or the kernel where it can be used and
-    JAX elsewhere ("auto"). The results are the same to the bit."""
+    """The engine that computes the steps: the compiled kernel ("cpu"), pure JAX ("jax"), or the kernel where it can be
+    used and JAX elsewhere ("auto"). The results are the same to the bit."""
 
     def __post_init__(self) -> None:
         check_counts(max_episode_steps=self.max_episode_steps)

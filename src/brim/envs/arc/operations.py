@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ArcOperation(IntEnum):
-    """What an action does to the working grid, the clipboard, the episode or the choice of the pair."""
+    """A change of the working grid, the clipboard, the episode or the choice of the pair."""
 
     FILL_0 = 0
     FILL_1 = 1

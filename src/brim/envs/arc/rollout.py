@@ -185,7 +185,7 @@ def _threefry_on_numpy(key: Any, counter: Any) -> tuple[Any, Any]:
 
 @cache
 def _draw_on_jax() -> Callable[..., list[Any]]:
-    from brim.envs.arc.engine import bits
+    from brim.envs.arc.engine.planes import bits
 
     return load_jax().jit(partial(_draw, bits.threefry, bits.below), static_argnums=3)
 
@@ -248,7 +248,7 @@ class _Episode(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """What is counted while episodes are played. All are [batch]."""
+    """Counts that are kept while episodes are played. All are [batch]."""
 
     rewards: Any
     lengths: Any

@@ -34,10 +34,11 @@ class ArcEnvState(NamedTuple):
     """The tasks; without an axis for the environments."""
     key: Any
     """[batch, 2], uint32: the environment's own key. It never changes."""
+    fixed_task: Any
+    """[batch], int32: the task of every episode, or -1 where each episode draws one from the bank. It never
+    changes."""
     episode: Any
     """[batch], int32: number of the episode. With the key it decides what is random about the episode."""
-    fixed_task: Any
-    """[batch], int32: the task of every episode, or -1 where each episode draws one from the bank."""
     task_index: Any
     """[batch], int32: number of the task in the bank."""
     pair_index: Any
@@ -47,8 +48,8 @@ class ArcEnvState(NamedTuple):
     held: Any
     """The clipboard, like `cells`. Its content begins at the upper left cell; `PADDING` where it holds nothing."""
     selection: Any
-    """What the last operation was applied to, as bits: uint32 [batch, height] for the kernel, [height, batch] for
-    JAX."""
+    """The cells that the last operation was applied to, as bits: uint32 [batch, height] for the kernel,
+    [height, batch] for JAX."""
     height: Any
     """[batch], int32: rows of the working grid."""
     width: Any
@@ -133,7 +134,7 @@ class ArcEnvState(NamedTuple):
     def _grid(self, kept: Any) -> Any:
         if not self.has_bits:
             return kept
-        from brim.envs.arc.engine.bits import unpack
+        from brim.envs.arc.engine.planes.bits import unpack
 
         return unpack(kept, self.bank.inputs.shape[-1], single=self.step_count.ndim == 0)
 

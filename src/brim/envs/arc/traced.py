@@ -41,7 +41,7 @@ def run(act: Act, states: ArcEnvState, config: JaxArcConfig, steps: int, *, body
 
 @dataclass(frozen=True)
 class _Program:
-    """What acts, as a traced program. Two programs are equal if they do the same to their constants and the states."""
+    """A policy as a traced program. Two programs are equal if they do the same to their constants and the states."""
 
     text: str
     outputs: Any

@@ -1,1 +1,1 @@
-"""What computes the steps: the definition, the compiled kernel, and JAX."""
+"""Everything that computes steps: the definition, the compiled kernel, and the engine in JAX."""

@@ -30,7 +30,7 @@ enum {
 enum {
     NUMBERS, TERMS, INPUTS, TARGETS, SIZES, FIRST, COUNT, KEY, FIXED_TASK, OPERATION, PART_A, PART_B, PART_C, PART_D, READ_ONLY,
     EPISODE = READ_ONLY, TASK, PAIR, CELLS_OF, HELD, SELECTION, HEIGHT, WIDTH, STEPS, SIMILARITY, STATUS, DEMOS_SOLVED, TESTS_SOLVED,
-    REWARD, HAS_TERMINATED, WAS_TRUNCATED, SCORE, SOLVED, INVALID, LAST_PAIR, FINAL, ARRAYS
+    REWARD, HAS_TERMINATED, WAS_TRUNCATED, SCORE, SOLVED, INVALID, LAST_PAIR, FINAL, COPY_OF_CELLS, ARRAYS
 };
 enum { CHANGED = REWARD - READ_ONLY };
 
@@ -838,7 +838,7 @@ static const char *step_all(Arrays *a)
     const int64_t cells = (int64_t)a->height * a->width, b = a->batch = a->bytes[STATUS] / 4;
     a->tasks = a->bytes[FIRST] / 8;
     a->pairs = a->bytes[SIZES] / 16;
-    const int masks = numbers[FORMAT] == MASK, box = numbers[FORMAT] == BBOX;
+    const int masks = numbers[FORMAT] == MASK, box = numbers[FORMAT] == BBOX, copies = a->bytes[COPY_OF_CELLS] > 0;
     const int64_t wanted[ARRAYS] = {
         [NUMBERS] = NUMBERS_HELD * 4, [TERMS] = TERMS_HELD * 4,
         [INPUTS] = a->pairs * cells, [TARGETS] = a->pairs * cells, [SIZES] = a->pairs * 16, [FIRST] = a->tasks * 8, [COUNT] = a->tasks * 8,
@@ -847,16 +847,19 @@ static const char *step_all(Arrays *a)
         [EPISODE] = b * 4, [TASK] = b * 4, [PAIR] = b * 4, [CELLS_OF] = b * cells, [HELD] = b * cells, [SELECTION] = b * a->height * 4,
         [HEIGHT] = b * 4, [WIDTH] = b * 4, [STEPS] = b * 4, [SIMILARITY] = b * 4, [STATUS] = b * 4, [DEMOS_SOLVED] = b * 4, [TESTS_SOLVED] = b * 4,
         [REWARD] = b * 4, [HAS_TERMINATED] = b, [WAS_TRUNCATED] = b, [SCORE] = b * 4, [SOLVED] = b, [INVALID] = b, [LAST_PAIR] = b * 4,
-        [FINAL] = numbers[AUTO_RESET] == SAME_STEP ? b * cells : 0,
+        [FINAL] = numbers[AUTO_RESET] == SAME_STEP ? b * cells : 0, [COPY_OF_CELLS] = copies ? b * cells : 0,
     };
     if (a->tasks < 1)
         return "the bank has no tasks";
     for (int i = 0; i < ARRAYS; i++)
         if (a->bytes[i] != wanted[i])
             return "the arrays do not belong together: one has another size";
-    for (int64_t i = 0; i < b; i++)
+    for (int64_t i = 0; i < b; i++) {
         if (!step_one(a, i))
             return "a state refers to a task, a pair or a size that does not exist, or a task has no pair to begin with";
+        if (copies)
+            memcpy(U8(a, COPY_OF_CELLS) + i * cells, U8(a, CELLS_OF) + i * cells, cells);
+    }
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-"""What every engine is called with and what it returns; for the kernel, the order of its arrays.
+"""Arguments and results of every engine; for the kernel, the order of its arrays.
 
 A step takes states, actions and a configuration. A reset is a step as well: `blank` states are finished environments,
 and a step with `auto_reset="next_step"` begins their first episode. So each engine has one function.
@@ -40,7 +40,7 @@ _AUTO_RESETS: tuple[AutoReset, ...] = ("off", "next_step", "same_step")
 
 
 class Report(NamedTuple):
-    """What a step returns besides states and observations, one entry for each environment, in the kernel's order.
+    """The result of a step besides states and observations, one entry for each environment, in the kernel's order.
 
     All of it describes the step before an automatic reset.
     """

@@ -15,10 +15,12 @@ import numpy as np
 from brim.core.errors import MismatchError, OptionError
 from brim.core.extras import need
 from brim.envs.arc.actions import PointAction, StructuredAction, check_actions
+from brim.envs.arc.arrays import is_traced
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine import on_jax, on_xla
-from brim.envs.arc.engine.bits import pack_bank
+from brim.envs.arc.engine import on_xla
 from brim.envs.arc.engine.call import StepResult, blank, check_states, resetting, result_of
+from brim.envs.arc.engine.planes import step as on_planes
+from brim.envs.arc.engine.planes.bits import pack_bank
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
 from brim.envs.arc.tasks.task import register_with_jax
@@ -31,6 +33,9 @@ else:
     jnp = jax.numpy
 
 register_with_jax()
+
+KEPT = ArcEnvState._fields.index("episode")
+"""The first fields of a state never change: the bank, the keys and the fixed tasks."""
 
 
 def reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig) -> tuple[ArcEnvState, Any]:
@@ -54,10 +59,11 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *
         # Arrays of NumPy are checked before JAX cuts their numbers to 32 bits; those of JAX when the step is compiled.
         check_states(states, config)
         actions = check_actions(given, config, tuple(states.status.shape))
-    bank, changed = states[0], states[1:]
     run = _step_in_place if donate else _step
-    after, rest = run(changed, bank, actions, config, engine)
-    return StepResult(ArcEnvState(bank, *after), *rest)
+    copies = not is_traced(states.status)  # in a surrounding program, XLA may do without the copy
+    kept, changed = states[:KEPT], states[KEPT:]
+    after, rest = run(changed, kept, actions, config, engine, copies)
+    return StepResult(ArcEnvState(*kept, *after), *rest)
 
 
 def choose_engine(config: JaxArcConfig) -> str:
@@ -85,9 +91,13 @@ def _say_once(reason: str) -> None:
 
 
 def on_device(bank: TaskBank, *, planes: bool) -> TaskBank:
-    """Return the bank as JAX arrays, with or without its grids as bits. A bank of NumPy is converted once."""
+    """Return the bank as JAX arrays, with or without its grids as bits. A bank of NumPy is converted once; again if
+    it was donated together with states."""
     if isinstance(bank.inputs, np.ndarray):
-        return _converted(_Same(bank), planes)
+        kept = _kept(_Same(bank), planes)
+        if not kept or any(leaf is not None and leaf.is_deleted() for leaf in kept[0]):
+            kept[:] = [_converted(bank, planes)]
+        return kept[0]
     if planes and bank.planes is None:
         return bank._replace(planes=pack_bank(bank.inputs, bank.targets))
     return bank
@@ -107,38 +117,47 @@ class _Same:
 
 
 @lru_cache(maxsize=4)
-def _converted(key: _Same, planes: bool) -> TaskBank:
+def _kept(key: _Same, planes: bool) -> list[TaskBank]:
+    """Return the place where the bank is kept, which is empty at first."""
+    return []
+
+
+def _converted(bank: TaskBank, planes: bool) -> TaskBank:
     with jax.ensure_compile_time_eval():  # the bank is kept beyond the trace that may surround this call
-        bank = TaskBank(*(jnp.asarray(leaf) for leaf in key.bank[:5]))
-        return bank._replace(planes=pack_bank(bank.inputs, bank.targets)) if planes else bank
+        held = TaskBank(*(jnp.asarray(leaf) for leaf in bank[:5]))
+        return held._replace(planes=pack_bank(held.inputs, held.targets)) if planes else held
 
 
 @partial(jax.jit, static_argnums=(3, 4))
 def _reset(bank: TaskBank, keys: Any, fixed_task: Any, config: JaxArcConfig, engine: str) -> tuple[Any, Any]:
     states = jax.tree.map(jnp.asarray, blank(bank, keys, fixed_task, config.shape))
     if engine == "jax":
-        states = on_jax.as_bits(states)
-        after, obs = on_jax.reset(states, config)
+        states = on_planes.as_bits(states)
+        after, obs = on_planes.reset(states, config)
         return after[1:], obs
     zeros = jnp.zeros(keys.shape[0], jnp.int32)
-    after, _ = on_xla.step(states, PointAction(zeros, zeros, zeros), resetting(config))
-    return after[1:], after.cells
+    after, obs, _ = on_xla.step(states, PointAction(zeros, zeros, zeros), resetting(config), copies=False)
+    return after[1:], obs
 
 
 def _stepped(
-    changed: tuple[Any, ...], bank: TaskBank, actions: StructuredAction, config: JaxArcConfig, engine: str
+    changed: tuple[Any, ...],
+    kept: tuple[Any, ...],
+    actions: StructuredAction,
+    config: JaxArcConfig,
+    engine: str,
+    copies: bool,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the states without their bank, and the rest of the result. Shapes are checked here, once a compilation."""
-    states = ArcEnvState(bank, *changed)
+    """Return the changed fields, and the rest of the result. Shapes are checked here, once a compilation."""
+    states = ArcEnvState(*kept, *changed)
     check_states(states, config)
     actions = check_actions(actions, config, tuple(states.status.shape))
     if engine == "cpu":
-        after, report = on_xla.step(states, actions, config)
-        result = result_of(after, after.cells, report)
+        result = result_of(*on_xla.step(states, actions, config, copies=copies))
     else:
-        result = result_of(*on_jax.step(states, actions, config))
-    return result.states[1:], result[1:]
+        result = result_of(*on_planes.step(states, actions, config))
+    return result.states[KEPT:], result[1:]
 
 
-_step = jax.jit(_stepped, static_argnums=(3, 4))
-_step_in_place = jax.jit(_stepped, static_argnums=(3, 4), donate_argnums=0)
+_step = jax.jit(_stepped, static_argnums=(3, 4, 5))
+_step_in_place = jax.jit(_stepped, static_argnums=(3, 4, 5), donate_argnums=0)

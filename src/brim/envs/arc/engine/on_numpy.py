@@ -25,18 +25,22 @@ except ImportError:
     kernel = None
 
 
-def reset(bank: TaskBank, keys: NDArray[np.uint32], fixed_task: NDArray[np.int32], config: JaxArcConfig) -> ArcEnvState:
-    """Begin episode 0 of every environment."""
+def reset(
+    bank: TaskBank, keys: NDArray[np.uint32], fixed_task: NDArray[np.int32], config: JaxArcConfig
+) -> tuple[ArcEnvState, NDArray[np.uint8]]:
+    """Begin episode 0 of every environment, and return states and observations."""
     zeros = np.zeros(len(keys), np.int32)
     start = blank(bank, keys, fixed_task, config.shape)
-    states, _ = step(start, PointAction(zeros, zeros, zeros), resetting(config), donate=True)
-    return states
+    states, obs, _ = step(start, PointAction(zeros, zeros, zeros), resetting(config), donate=True)
+    return states, obs
 
 
 def step(
     states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *, donate: bool = False
-) -> tuple[ArcEnvState, Report]:
-    """Step every environment. `donate` lets the step change the given states instead of a copy.
+) -> tuple[ArcEnvState, NDArray[np.uint8], Report]:
+    """Step every environment, and return states, observations and the report.
+
+    `donate` lets the step change the given states instead of a copy.
 
     Raises:
         DataError: A state refers to something that its bank does not have.
@@ -45,23 +49,26 @@ def step(
         states = states._replace(**{name: getattr(states, name).copy() for name in CHANGED})
     if kernel is None:
         _warn_once()
-        return _by_definition(states, actions, config)
+        report = _by_definition(states, actions, config)
+        return states, states.cells.copy(), report
     report = _empty(len(states.status), config)
     integers, terms = numbers(config)
     bank = states.bank
     given = (_small(part) for part in parts(actions))
+    obs = np.empty_like(states.cells)
     arrays = (
         *(integers, terms, bank.inputs, bank.targets, bank.sizes, bank.first, bank.count),
         *(states.key, states.fixed_task),
         *given,
         *(getattr(states, name) for name in CHANGED),
         *report,
+        obs,
     )
     try:
         kernel.step(arrays)
     except ValueError as error:
         raise DataError(f"the states cannot be stepped: {error}") from None
-    return states, report
+    return states, obs, report
 
 
 def _small(part: Any) -> NDArray[Any]:
@@ -98,7 +105,7 @@ def _warn_once() -> None:
     )
 
 
-def _by_definition(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
+def _by_definition(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> Report:
     """Step the environments one after the other with the definition, in place."""
     report = _empty(len(states.status), config)
     for lane in range(len(states.status)):
@@ -111,7 +118,7 @@ def _by_definition(states: ArcEnvState, actions: StructuredAction, config: JaxAr
             getattr(report, name)[lane] = getattr(outcome, name)
         if len(report.final):
             report.final[lane] = _padded(outcome.final.grid, config.shape)
-    return states, report
+    return report
 
 
 def chosen_cells(actions: StructuredAction, lane: int, shape: tuple[int, int]) -> NDArray[np.bool_] | None:

@@ -55,8 +55,14 @@ def unavailable() -> str | None:
     return None
 
 
-def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> tuple[ArcEnvState, Report]:
-    """Step every environment. The arrays may be traced."""
+def step(
+    states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *, copies: bool
+) -> tuple[ArcEnvState, Any, Report]:
+    """Step every environment, and return states, observations and the report. The arrays may be traced.
+
+    Observations are the grids of the states. With `copies` the kernel copies them, which is faster than the copy that
+    XLA makes of an array that is returned twice.
+    """
     batch = states.status.shape[0]
     integers, terms = numbers(config)
     bank = states.bank
@@ -78,16 +84,15 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
         pair=index,
         final=jax.ShapeDtypeStruct((batch if keeps_final else 0, *config.shape), jnp.uint8),
     )
+    copied = jax.ShapeDtypeStruct((batch if copies else 0, *config.shape), jnp.uint8)
     call = jax.ffi.ffi_call(
         NAME,
-        [*(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in changed), *report],
+        [*(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in changed), *report, copied],
         input_output_aliases={len(read) + place: place for place in range(len(changed))},
     )
     results = call(*read, *changed)
-    return (
-        states._replace(**dict(zip(CHANGED, results[: len(changed)], strict=True))),
-        Report(*results[len(changed) :]),
-    )
+    after = states._replace(**dict(zip(CHANGED, results, strict=False)))
+    return after, results[-1] if copies else after.cells, Report(*results[len(changed) : -1])
 
 
 def _small(part: Any) -> Any:

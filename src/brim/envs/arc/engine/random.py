@@ -1,7 +1,7 @@
-"""What is random about an episode: a pure function of the environment's key and the number of the episode.
+"""The randomness of an episode: a pure function of the environment's key and the number of the episode.
 
 The words come from Threefry-2x32 with 20 rounds (Salmon et al. 2011), the generator behind JAX's keys. It is written
-three times: here for NumPy, in the kernel and in `brim.envs.arc.engine.bits` for JAX; tests compare all three.
+three times: here for NumPy, in the kernel and in `brim.envs.arc.engine.planes.bits` for JAX; tests compare all three.
 """
 
 from typing import Any

@@ -45,7 +45,7 @@ class Env:
 
 
 class Outcome(NamedTuple):
-    """What a step reports besides the state."""
+    """The report of a step: everything it returns besides the state."""
 
     reward: np.float32
     terminated: bool

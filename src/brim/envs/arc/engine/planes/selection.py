@@ -1,4 +1,4 @@
-"""What actions select, for the engine in JAX. Words of bits are [height, batch].
+"""Selections of cells, for the engine in JAX. Words of bits are [height, batch].
 
 This module imports jax.
 """
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brim.core.extras import need
 from brim.envs.arc.actions import MaskAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.bits import highest, kept_apart, lowest, rectangle
 from brim.envs.arc.engine.call import parts
 from brim.envs.arc.engine.on_xla import narrow
+from brim.envs.arc.engine.planes.bits import highest, kept_apart, lowest, rectangle
 from brim.envs.arc.operations import OPERATIONS, ArcOperation
 from brim.envs.arc.state import ArcEnvState
 
@@ -25,7 +25,7 @@ Array = Any
 
 
 class Chosen(NamedTuple):
-    """What the actions select. All but `rows` are [batch]."""
+    """The cells that the actions select. All but `rows` are [batch]."""
 
     rows: Array
     """[height, batch], uint32: the selected cells that the operation may use."""

@@ -53,11 +53,34 @@ def unpack(planes: Any, width: int, *, single: bool = False) -> "jax.Array":
     """
     if single:
         planes = planes[..., None]
-    rows = jnp.moveaxis(planes, -1, -3)[..., None]  # [..., batch, 4, height, 1]
-    columns = jnp.arange(width, dtype=jnp.uint32)
-    bits = [(rows[..., plane, :, :] >> columns & 1).astype(jnp.uint8) << plane for plane in range(PLANES)]
-    cells = bits[0] | bits[1] | bits[2] | bits[3]
+    first, second, third, fourth = (planes[..., plane, :, :] for plane in range(PLANES))
+    # Words that hold a bit of 32 cells each become words that hold the four bits of 8 cells each, cell after cell.
+    first, second = _exchange(first, second, 16, 0x0000FFFF)
+    third, fourth = _exchange(third, fourth, 16, 0x0000FFFF)
+    first, third = _exchange(first, third, 8, 0x00FF00FF)
+    second, fourth = _exchange(second, fourth, 8, 0x00FF00FF)
+    words = jax.lax.map(_gather, jnp.stack([first, third, second, fourth]))  # a loop, so that XLA stores its results
+    words = words.swapaxes(-1, -2)[..., None]  # [4, ..., batch, height, 1]
+    parts = [
+        (words[part] >> jnp.arange(min(8, width - 8 * part), dtype=jnp.uint32) * PLANES & 15).astype(jnp.uint8)
+        for part in range(-(-width // 8))
+    ]
+    cells = jnp.concatenate(parts, axis=-1)
     return cells[..., 0, :, :] if single else cells
+
+
+def _exchange(one: Any, other: Any, by: int, mask: int) -> tuple[Any, Any]:
+    """Exchange the bits of `other` under the mask with those of `one` that are `by` places higher."""
+    unlike = (one >> by ^ other) & jnp.uint32(mask)
+    return one ^ unlike << by, other ^ unlike
+
+
+def _gather(words: Any) -> Any:
+    """Turn words of four bytes, byte b of them the bits of eight cells, into words of eight cells of four bits."""
+    for by, mask in ((12, 0x0000F0F0), (6, 0x00CC00CC), (3, 0x0A0A0A0A)):
+        unlike = (words >> by ^ words) & jnp.uint32(mask)
+        words = words ^ unlike ^ unlike << by
+    return words
 
 
 def threefry(key: Any, counter: Any) -> tuple["jax.Array", "jax.Array"]:

@@ -1,9 +1,8 @@
 """Step environments in pure JAX: wherever JAX runs, and no operation is computed as a branch of its own.
 
 `vmap` over a branch for each operation would compute all of them for every environment. Here operations share their
-work; see `brim.envs.arc.engine.cells`. Grids are bits, with the environments on the last axis; see
-`brim.envs.arc.engine.bits`. A batch larger than `TILE` is stepped tile by tile, so that what a step works on stays in
-the cache.
+work; see `cells.py`. Grids are bits, with the environments on the last axis; see `bits.py`. A batch larger than `TILE`
+is stepped tile by tile, so that what a step works on stays in the cache.
 
 This module imports jax.
 """
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brim.core.extras import need
 from brim.envs.arc.actions import StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.bits import below, kept_apart, lowest, pack, rectangle, threefry, unpack
 from brim.envs.arc.engine.call import CHANGED, Report
-from brim.envs.arc.engine.cells import combine, find_masks, move, padding, plan
 from brim.envs.arc.engine.on_xla import narrow
-from brim.envs.arc.engine.selection import Chosen, choose, is_allowed, uses_selection
+from brim.envs.arc.engine.planes.bits import below, kept_apart, lowest, pack, rectangle, threefry, unpack
+from brim.envs.arc.engine.planes.cells import combine, find_masks, move, padding, plan
+from brim.envs.arc.engine.planes.selection import Chosen, choose, is_allowed, uses_selection
 from brim.envs.arc.operations import OPERATIONS, ArcOperation
 from brim.envs.arc.state import RUNNING, TERMINATED, TRUNCATED, ArcEnvState, axis_of
 from brim.envs.arc.tasks.bank import TaskBank
@@ -129,7 +128,7 @@ def _put_all(report: Report, part: Report, start: Array, kept: bool) -> Report:
 
 
 class Act(NamedTuple):
-    """What the actions mean. All but `chosen` and `selection` are [batch]."""
+    """The meaning of the actions. All but `chosen` and `selection` are [batch]."""
 
     op: Array
     """int32: the operation, or `NOTHING` if it is invalid or the environment has finished."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.extras import need
-from brim.envs.arc.engine.bits import PLANES, ones, rectangle
-from brim.envs.arc.engine.selection import Chosen
+from brim.envs.arc.engine.planes.bits import PLANES, ones, rectangle
+from brim.envs.arc.engine.planes.selection import Chosen
 from brim.envs.arc.operations import COLOURS, PADDING, ArcOperation
 from brim.envs.arc.state import ArcEnvState
 
@@ -30,7 +30,7 @@ Array = Any
 
 
 class Edit(NamedTuple):
-    """What each environment does with its cells: numbers and flags, all [batch]."""
+    """The change that each environment makes to its cells, as numbers and flags. All are [batch]."""
 
     top: Array
     left: Array

@@ -1,0 +1,1 @@
+"""The engine in pure JAX, on grids that are planes of bits."""
