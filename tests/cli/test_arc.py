@@ -71,8 +71,8 @@ def pair(question, answer):
 # Showing
 
 
-def test_info_lists_every_operation_with_its_number_the_data_sets_and_the_engines(tmp_path):
-    shown = json.loads(run("brim arc info --json", tmp_path).stdout)
+def test_info_lists_every_operation_with_its_number_the_data_sets_and_the_engines(tmp_path, capsys):
+    shown = facts("info", capsys)
     assert {one["number"]: one["name"] for one in shown["operations"]} == {int(one): one.name for one in ArcOperation}
     assert len({one["does"] for one in shown["operations"]}) == 42
     assert [one["name"] for one in shown["datasets"]] == [*datasets.dataset_names(), "mock"]
@@ -96,10 +96,10 @@ def test_the_numbers_of_a_data_set_are_those_of_its_files(folder, capsys):
     assert "1 pair, in 1 task" in brim("info tasks", capsys)
 
 
-def test_a_data_set_that_is_known_by_name_has_splits(tmp_path):
-    shown = json.loads(run("brim arc info arcagi2 --split eval --json", tmp_path).stdout)
+def test_a_data_set_that_is_known_by_name_has_splits(capsys):
+    shown = facts("info arcagi2 --split eval", capsys)
     assert (shown["split"], shown["tasks"]) == ("eval", 120)
-    assert "arcagi, split train" in run("brim arc info arcagi --ids 007bbfb7", tmp_path).stdout
+    assert "arcagi, split train" in brim("info arcagi --ids 007bbfb7", capsys)
 
 
 def test_a_task_is_printed_as_json_that_can_be_read_again(folder, capsys):

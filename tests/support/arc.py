@@ -1,13 +1,35 @@
-"""Random tasks, states and actions of ARC environments, and their comparison to the bit. Nothing here imports JAX."""
+"""Random tasks, states and actions of ARC environments, and their comparison to the bit. Nothing here imports JAX.
+
+The engine in JAX takes seconds to compile for every configuration, batch size and size of the bank. Tests that need no
+special one use `config("bbox")`, the tasks of `shared_bank()` and a batch size that is used already: 1, 7, 64 or 1024.
+"""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from brim.envs.arc import ArcEnvState, ArcOperation, BboxAction, JaxArcTask, MaskAction, PointAction
+from brim.envs.arc import (
+    PADDING,
+    ArcEnvState,
+    ArcOperation,
+    ArcRewardConfig,
+    BboxAction,
+    EnvironmentConfig,
+    JaxArcConfig,
+    JaxArcTask,
+    MaskAction,
+    PointAction,
+    TaskBank,
+    UnifiedActionConfig,
+    UnifiedDatasetConfig,
+    build_bank,
+)
 from brim.envs.arc.engine import reference
 from brim.envs.arc.engine.call import CHANGED
+from brim.envs.arc.state import BITS
 
 FORMATS = ("point", "bbox", "mask")
 READABLE = (
@@ -15,6 +37,38 @@ READABLE = (
     *("working_grid", "clipboard", "selected", "input_grid", "target_grid", "working_grid_mask", "target_grid_mask"),
     *("episode_done", "on_test_pair", "solved"),
 )
+
+
+def config(
+    form: str = "point",
+    engine: str = "auto",
+    shape: tuple[int, int] = (30, 30),
+    *,
+    max_episode_steps: int = 300,
+    **environment: Any,
+) -> JaxArcConfig:
+    """A configuration in which every part of a reward is another number."""
+    return JaxArcConfig(
+        environment=EnvironmentConfig(engine=engine, max_episode_steps=max_episode_steps, **environment),
+        dataset=UnifiedDatasetConfig(max_grid_height=shape[0], max_grid_width=shape[1]),
+        action=UnifiedActionConfig(selection_format=form),
+        reward=ArcRewardConfig(similarity_weight=1.3, unsolved_submission_penalty=-1.7, invalid_penalty=-0.3),
+    )
+
+
+def with_engine(setting: JaxArcConfig, engine: str) -> JaxArcConfig:
+    return replace(setting, environment=replace(setting.environment, engine=engine))
+
+
+def keys(batch: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**32, (batch, 2), dtype=np.uint32)
+
+
+@cache
+def shared_bank() -> TaskBank:
+    """40 random tasks of all sizes."""
+    random = np.random.default_rng(10)
+    return build_bank([random_task(random, number) for number in range(40)], config())
 
 
 def random_grid(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -81,9 +135,62 @@ def assert_same(one: Any, other: Any, what: object = "") -> None:
     assert left.tobytes() == right.tobytes(), (what, np.argwhere(left != right)[:3].tolist())
 
 
+def on_host(states: ArcEnvState) -> ArcEnvState:
+    """States of any engine as those of the kernel on NumPy arrays: batches, single states and trajectories.
+
+    A property of JAX arrays is compiled for every shape; what is compared often is compared in this form.
+    """
+    leaves = {name: np.asarray(leaf) for name, leaf in zip(states._fields, states, strict=True) if name != "bank"}
+    bank = type(states.bank)(*(None if leaf is None else np.asarray(leaf) for leaf in states.bank))
+    if states.has_bits:
+        if states.status.ndim == 0:
+            one = on_host(ArcEnvState(states.bank, **{name: _with_batch(name, leaf) for name, leaf in leaves.items()}))
+            return ArcEnvState(bank, *(leaf[0] for leaf in one[1:-1]))
+        inputs, targets = np.moveaxis(leaves["pair_planes"], -4, 0)
+        assert_same(_cells(inputs, bank.shape[1]), bank.inputs[leaves["pair_index"]], "pair_planes of inputs")
+        assert_same(_cells(targets, bank.shape[1]), bank.targets[leaves["pair_index"]], "pair_planes of targets")
+        leaves |= {name: _cells(leaves[name], bank.shape[1]) for name in ("cells", "held")}
+        leaves["selection"] = leaves["selection"].swapaxes(-1, -2)
+    return ArcEnvState(bank, **(leaves | {"pair_planes": None}))
+
+
+def as_bits(states: ArcEnvState) -> ArcEnvState:
+    """The other way round: a batch of the kernel on NumPy arrays as the engine in JAX keeps it, except for its bank."""
+    pairs = [_planes(grids[states.pair_index]) for grids in (states.bank.inputs, states.bank.targets)]
+    return states._replace(
+        cells=_planes(states.cells),
+        held=_planes(states.held),
+        selection=np.ascontiguousarray(states.selection.swapaxes(0, 1)),
+        pair_planes=np.stack(pairs),
+    )
+
+
+def _with_batch(name: str, leaf: np.ndarray) -> np.ndarray:
+    return leaf[..., None] if name in BITS else leaf[None]
+
+
+def _cells(planes: np.ndarray, width: int) -> np.ndarray:
+    """[..., 4, height, batch] of uint32 -> [..., batch, height, width] of uint8: bit c of word p is bit p of cell c."""
+    words = np.ascontiguousarray(np.moveaxis(planes, -1, -3))[..., None]  # [..., batch, 4, height, 1]
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=-1, count=width, bitorder="little")
+    return np.bitwise_or.reduce(bits << np.arange(4, dtype=np.uint8)[:, None, None], axis=-3)
+
+
+def _planes(cells: np.ndarray) -> np.ndarray:
+    """[batch, height, width] of uint8 -> [4, height, batch] of uint32"""
+    padded = np.pad(cells, ((0, 0), (0, 0), (0, 32 - cells.shape[2])), constant_values=PADDING)
+    bits = padded[:, None] >> np.arange(4, dtype=np.uint8)[:, None, None] & 1  # [batch, 4, height, 32]
+    words = np.packbits(bits, axis=-1, bitorder="little").view("<u4")[..., 0].astype(np.uint32)
+    return np.ascontiguousarray(np.moveaxis(words, 0, -1))
+
+
 def assert_same_states(one: ArcEnvState, other: ArcEnvState, what: object = "") -> None:
-    for name in READABLE:
-        assert_same(getattr(one, name), getattr(other, name), (what, name))
+    """Compare states of any two engines: everything that they hold, their banks included."""
+    left, right = on_host(one), on_host(other)
+    for name in (*CHANGED, "key", "fixed_task"):
+        assert_same(getattr(left, name), getattr(right, name), (what, name))
+    for place, pair in enumerate(zip(left.bank[:5], right.bank[:5], strict=True)):
+        assert_same(*pair, (what, "bank", place))
 
 
 def assert_same_results(one: Any, other: Any, what: object = "") -> None:
@@ -100,7 +207,8 @@ def assert_same_results(one: Any, other: Any, what: object = "") -> None:
 def lanes(result: Any, chosen: Iterable[int]) -> list[Any]:
     """What a step says about some environments, as NumPy arrays."""
     chosen = np.asarray(list(chosen))
-    named = [getattr(result.states, name) for name in READABLE]
+    states = on_host(result.states)
+    named = [getattr(states, name) for name in CHANGED]
     return [np.asarray(array)[chosen] for array in (*named, result.obs, result.rewards, result.dones)] + [
         np.asarray(result.infos[name])[chosen] for name in sorted(result.infos)
     ]

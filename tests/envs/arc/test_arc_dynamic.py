@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arc import config as shared_config
+from support.arc import on_host, shared_bank
+from support.arc import random_actions as actions_of_a_batch
 
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.envs.arc import (
@@ -30,7 +33,6 @@ from brim.envs.arc import (
     take_states,
     unpad_results,
 )
-from brim.envs.arc.state import BITS
 
 SHAPE = (6, 7)
 MOST = 9
@@ -72,13 +74,13 @@ def random_actions(selection_format="point", count=MOST, seed=0):
 
 
 def lanes(result):
-    """The results of each environment, as arrays of NumPy. Grids are shown as the properties show them."""
+    """The results of each environment, as arrays of NumPy."""
     states, *arrays, infos = result
-    kept = [name for name in ArcEnvState._fields[1:] if name not in BITS]
-    shown = {name: getattr(states, name) for name in ("working_grid", "clipboard", "selected", *kept)}
-    named = {**shown, **dict(zip(("obs", "rewards", "dones"), arrays, strict=True)), **infos}
-    on_host = {name: np.asarray(array) for name, array in named.items()}
-    return [{name: array[place] for name, array in on_host.items()} for place in range(len(arrays[1]))]
+    kept = on_host(states)._asdict()
+    del kept["bank"], kept["pair_planes"]
+    named = {**kept, **dict(zip(("obs", "rewards", "dones"), arrays, strict=True)), **infos}
+    plain = {name: np.asarray(array) for name, array in named.items()}
+    return [{name: array[place] for name, array in plain.items()} for place in range(len(arrays[1]))]
 
 
 def same(one, other):
@@ -117,14 +119,17 @@ def test_the_results_are_those_of_stepping_each_environment_alone(count, most, s
 
 @pytest.mark.parametrize("engine", JAX_ENGINES)
 def test_the_results_under_jax_are_those_on_numpy(engine):
-    """Seven environments in batches of four, the last of them padded."""
-    states, actions = begin(engine, batch=4), random_actions(count=7)
-    seven = [*singles(states), *singles(states)[:3]]
-    found = process_dynamic_batch(seven, actions, config_of(engine), max_batch_size=4)
-    on_numpy = begin(batch=4)
-    expected = process_dynamic_batch([*singles(on_numpy), *singles(on_numpy)[:3]], actions, config_of())
+    """Ten environments in batches of seven, the last of them padded."""
+    stacked = actions_of_a_batch(np.random.default_rng(0), "bbox", 10)
+    actions = [BboxAction(*parts) for parts in zip(*stacked, strict=True)]
+    results = []
+    for arrays, config in (("jax", shared_config("bbox", engine)), ("numpy", shared_config("bbox"))):
+        states, _ = batch_reset(split_key(0, 64, arrays=arrays), config, shared_bank())
+        ten = [take_states(states, number) for number in range(10)]
+        results.append(process_dynamic_batch(ten, actions, config, max_batch_size=7))
+        assert results[-1].states.bank is states.bank
+    found, expected = results
     assert same(lanes(found), lanes(expected))
-    assert found.states.bank is states.bank
     assert not isinstance(found.states.status, np.ndarray)
     assert not isinstance(found.infos["solved"], np.ndarray)
 

@@ -1,6 +1,8 @@
-"""Both engines under JAX against the kernel on NumPy arrays, which test_arc_kernel.py compares with the definition."""
+"""Both engines under JAX against the kernel on NumPy arrays, which test_arc_kernel.py compares with the definition.
 
-from dataclasses import replace
+The engine in JAX takes seconds to compile, so tests share what is compiled; see support/arc.py.
+"""
+
 from functools import cache
 
 import jax
@@ -9,28 +11,30 @@ import numpy as np
 import pytest
 from support.arc import (
     FORMATS,
+    READABLE,
+    as_bits,
     assert_same,
     assert_same_results,
     assert_same_states,
+    config,
+    keys,
     lanes,
+    on_host,
     random_actions,
     random_states,
     random_task,
+    shared_bank,
+    with_engine,
 )
 
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.envs.arc import (
     ArcEnvState,
     ArcOperation,
-    ArcRewardConfig,
     BboxAction,
-    EnvironmentConfig,
-    JaxArcConfig,
     JaxArcTask,
     MaskAction,
     PointAction,
-    UnifiedActionConfig,
-    UnifiedDatasetConfig,
     arc_reset,
     arc_step,
     batch_reset,
@@ -43,9 +47,11 @@ from brim.envs.arc import (
     stack_states,
     take_states,
 )
-from brim.envs.arc.engine import cells, compiled, on_jax, on_numpy, on_xla, reference
-from brim.envs.arc.engine.bits import below, pack, threefry, unpack
+from brim.envs.arc.engine import compiled, on_numpy, on_xla, reference
 from brim.envs.arc.engine.call import CHANGED
+from brim.envs.arc.engine.planes import cells
+from brim.envs.arc.engine.planes import step as on_planes
+from brim.envs.arc.engine.planes.bits import below, pack, threefry, unpack
 from brim.envs.arc.engine.random import below as plain_below
 from brim.envs.arc.engine.random import threefry as plain_threefry
 from brim.envs.arc.tasks.datasets import load_tasks
@@ -54,51 +60,95 @@ ENGINES = ("cpu", "jax")
 Op = ArcOperation
 
 
-def config(form="point", engine="auto", shape=(30, 30), **environment):
-    return JaxArcConfig(
-        environment=EnvironmentConfig(engine=engine, **environment),
-        dataset=UnifiedDatasetConfig(max_grid_height=shape[0], max_grid_width=shape[1]),
-        action=UnifiedActionConfig(selection_format=form),
-        reward=ArcRewardConfig(similarity_weight=1.3, unsolved_submission_penalty=-1.7, invalid_penalty=-0.3),
-    )
-
-
-def with_engine(setting, engine):
-    return replace(setting, environment=replace(setting.environment, engine=engine))
-
-
-def keys(batch, seed=0):
-    return np.random.default_rng(seed).integers(0, 2**32, (batch, 2), dtype=np.uint32)
-
-
 def on_device(states, engine):
     """States of NumPy as those of an engine under JAX."""
     bank = compiled.on_device(states.bank, planes=engine == "jax")
-    moved = jax.tree.map(jnp.asarray, states._replace(bank=None))._replace(bank=bank)
-    return moved if engine == "cpu" else on_jax.as_bits(moved)
+    held = as_bits(states) if engine == "jax" else states
+    return jax.tree.map(jnp.asarray, held._replace(bank=None))._replace(bank=bank)
+
+
+CASES = {"point": 53 * 65, "bbox": 6 * 1024, "mask": 3 * 1700}
+"""How many random cases there are of each format, for each engine. Those of points have at most 21 columns."""
+AT_ONCE = {"point": 65, "bbox": 1024, "mask": 1700}
+"""How many of them are stepped at once."""
+TILES = {"point": 20, "bbox": on_planes.TILE, "mask": on_planes.TILE}
+"""The largest tile of the engine in JAX."""
+EPISODES = {
+    "point": ((30, 21), 65, {"auto_reset": "same_step", "max_episode_steps": 17}),
+    "mask": ((9, 21), 24, {"auto_reset": "next_step", "end_when_solved": True, "episode_mode": "test"}),
+    "bbox": ((30, 30), 64, {"auto_reset": "off"}),
+}
+"""The largest grid, the number of environments and the options of random episodes."""
+
+donating_step = jax.jit(batch_step, static_argnames="config", donate_argnums=0)
+"""A step that a user compiles. It donates the bank together with the rest of the states."""
+
+
+@cache
+def world(form):
+    """The configuration and the tasks of random episodes."""
+    shape, _, options = EPISODES[form]
+    setting = config(form, shape=shape, **options)
+    if shape == (30, 30):
+        return setting, shared_bank()
+    random = np.random.default_rng(3)
+    return setting, build_bank([random_task(random, number, shape) for number in range(8)], setting)
 
 
 @cache
 def cases(form):
-    """1,700 random cases of all sizes: states, actions and what the kernel makes of them on NumPy arrays."""
+    """Random cases of all sizes: states, actions and what the kernel makes of them on NumPy arrays."""
     random = np.random.default_rng(10 + FORMATS.index(form))
-    setting = config(form)
-    bank = build_bank([random_task(random, number) for number in range(40)], setting)
-    states = random_states(random, batch_reset(keys(1700), setting, bank)[0])
-    actions = random_actions(random, form, 1700)
+    batch, fixed = CASES[form], None
+    if form == "mask":
+        setting, bank = config(form), bank_with_arc()
+        fixed = np.arange(batch) % shared_bank().num_tasks
+    else:
+        setting, bank = world(form)
+    states = random_states(random, batch_reset(keys(batch), setting, bank, task_indices=fixed)[0])
+    actions = random_actions(random, form, batch, setting.shape)
     return setting, states, actions, batch_step(states, actions, setting)
+
+
+def of_actions(actions, chosen):
+    """The actions of some environments, on JAX arrays."""
+    return type(actions)(*(jnp.asarray(part[chosen]) for part in actions))
+
+
+def stepped(form, engine, chosen):
+    """The step of some of the cases in an engine. A batch of 1,024 is stepped in place, others are not."""
+    setting, states, actions, _ = cases(form)
+    held = on_device(take_states(states, chosen), engine)
+    donate = len(chosen) == 1024
+    result = compiled_batch_step(held, of_actions(actions, chosen), with_engine(setting, engine), donate=donate)
+    assert result.states.has_bits == (engine == "jax")
+    assert held.cells.is_deleted() == donate
+    assert not held.bank.inputs.is_deleted()
+    return result
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_operation_equals_its_definition_batched_and_jitted(form, engine):
-    """2 engines x 3 formats x 1,700 cases, all at once: more than 10,000."""
-    setting, states, actions, expected = cases(form)
+def test_every_operation_equals_its_definition_batched_and_jitted(form, engine, monkeypatch):
+    monkeypatch.setattr(on_planes, "TILE", TILES[form])
+    _, _, actions, expected = cases(form)
     assert set(actions.operation.tolist()) >= {int(operation) for operation in ArcOperation}
-    setting = with_engine(setting, engine)
-    result = batch_step(on_device(states, engine), jax.tree.map(jnp.asarray, actions), setting)
-    assert result.states.has_bits == (engine == "jax")
-    assert_same_results(expected, result)
+    size = AT_ONCE[form]
+    for start in range(0, CASES[form], size):
+        chosen = np.arange(start, start + size)
+        result = stepped(form, engine, chosen)
+        for one, two in zip(lanes(expected, chosen), lanes(result, range(size)), strict=True):
+            assert_same(one, two, (form, start))
+
+
+def test_there_are_more_than_10_000_cases_of_all_sizes_with_one_tile_tiles_that_fit_and_tiles_that_overlap():
+    """The engine in JAX steps a large batch in tiles of one size. If they do not fit, the last begins before the one
+    before it ends."""
+    assert sum(count for form, count in CASES.items() if cases(form)[0].shape == (30, 30)) > 10_000
+    tiles = {form: -(-size // TILES[form]) for form, size in AT_ONCE.items()}
+    assert tiles == {"point": 4, "bbox": 1, "mask": 2}
+    fits = {form: size % -(-size // tiles[form]) == 0 for form, size in AT_ONCE.items()}
+    assert fits == {"point": False, "bbox": True, "mask": True}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -106,19 +156,17 @@ def test_environments_alone_equal_the_definition(engine):
     """200 of the cases, one at a time, each beside the reference."""
     setting, states, actions, _ = cases("bbox")
     setting = with_engine(setting, engine)
-    held = on_device(states, engine)
+    held = on_device(take_states(states, np.arange(1024)), engine)
     for lane in range(200):
-        alone = take_states(held, lane)
-        action = BboxAction(*(jnp.asarray(part[lane]) for part in actions))
-        found = arc_step(alone, action, setting)
+        found = arc_step(take_states(held, lane), of_actions(actions, lane), setting)
         chosen = on_numpy.chosen_cells(actions, lane, (30, 30))
         before = on_numpy.read_env(states, lane)
         after, outcome = reference.step(before, states.bank, setting, int(actions.operation[lane]), chosen)
-        grid = np.asarray(found.states.working_grid)
-        assert_same(grid[: after.grid.shape[0], : after.grid.shape[1]], after.grid)
-        assert (grid != 10).sum() == after.grid.size
-        assert_same(found.states.clipboard, after.clipboard)
-        assert_same(found.states.selected, after.selected)
+        seen = on_host(found.states)
+        assert_same(seen.working_grid[: after.grid.shape[0], : after.grid.shape[1]], after.grid)
+        assert seen.working_grid_mask.sum() == after.grid.size
+        assert_same(seen.clipboard, after.clipboard)
+        assert_same(seen.selected, after.selected)
         assert_same(found.rewards, outcome.reward)
         assert bool(found.infos["invalid"]) == outcome.invalid
 
@@ -126,66 +174,57 @@ def test_environments_alone_equal_the_definition(engine):
 @pytest.mark.parametrize(("engine", "forms"), [("cpu", FORMATS), ("jax", ("bbox",))])
 def test_results_do_not_depend_on_the_size_of_the_batch_or_the_place_in_it(engine, forms):
     for form in forms:
-        setting, states, actions, expected = cases(form)
-        setting = with_engine(setting, engine)
+        expected = cases(form)[-1]
         random = np.random.default_rng(1)
         for size in (1, 7, 64, 1024):
-            chosen = random.permutation(1700)[:size]
-            part = take_states(states, chosen)
-            own = type(actions)(*(jnp.asarray(array[chosen]) for array in actions))
-            result = batch_step(on_device(part, engine), own, setting)
+            chosen = random.permutation(CASES[form])[:size]
+            result = stepped(form, engine, chosen)
             for one, two in zip(lanes(expected, chosen), lanes(result, range(size)), strict=True):
                 assert_same(one, two, (form, size))
 
 
-@pytest.mark.parametrize(
-    ("form", "shape", "options"),
-    [
-        ("point", (30, 30), {"auto_reset": "same_step", "max_episode_steps": 17}),
-        ("mask", (9, 21), {"auto_reset": "next_step", "end_when_solved": True, "episode_mode": "test"}),
-        ("bbox", (21, 9), {"auto_reset": "off", "max_episode_steps": 300}),
-    ],
-)
-def test_random_episodes_of_200_steps_agree_to_the_bit(form, shape, options):
+@pytest.mark.parametrize("form", EPISODES)
+def test_random_episodes_of_200_steps_agree_to_the_bit(form, monkeypatch):
+    """Points are stepped in tiles that overlap; masks by a step that a user compiles.
+
+    With auto-reset "off", every second environment never submits, so that it plays to the end.
+    """
+    monkeypatch.setattr(on_planes, "TILE", TILES[form])
+    shape, batch, options = EPISODES[form]
+    setting, bank = world(form)
+    step = donating_step if form == "mask" else batch_step
     random = np.random.default_rng(3)
-    setting = config(form, shape=shape, **options)
-    bank = build_bank([random_task(random, number, shape) for number in range(8)], setting)
-    fixed = random.integers(-1, 8, 24)
-    states, obs = batch_reset(keys(24), setting, bank, task_indices=fixed)
+    fixed = random.integers(-1, 8, batch)
+    states, obs = batch_reset(keys(batch), setting, bank, task_indices=fixed)
     held = {}
     for engine in ENGINES:
         own = with_engine(setting, engine)
-        held[engine], seen = batch_reset(jnp.asarray(keys(24)), own, bank, task_indices=fixed)
+        held[engine], seen = batch_reset(jnp.asarray(keys(batch)), own, bank, task_indices=fixed)
         assert_same(obs, seen, engine)
         assert_same_states(states, held[engine], engine)
-    finished = 0
+    ended = np.zeros(batch, np.int32)
     for number in range(200):
-        actions = random_actions(random, form, 24, shape)
-        if options["auto_reset"] == "off":  # otherwise soon all of them would have submitted
-            actions = actions._replace(operation=np.where(actions.operation == Op.SUBMIT, 33, actions.operation))
+        actions = random_actions(random, form, batch, shape)
+        if options["auto_reset"] == "off":
+            never = (actions.operation == Op.SUBMIT) & (np.arange(batch) % 2 == 0)
+            actions = actions._replace(operation=np.where(never, np.int32(Op.COPY_INPUT), actions.operation))
         expected = batch_step(states, actions, setting)
         for engine in ENGINES:
             own = with_engine(setting, engine)
-            found = batch_step(held[engine], jax.tree.map(jnp.asarray, actions), own)
+            found = step(held[engine], jax.tree.map(jnp.asarray, actions), config=own)
             assert_same_results(expected, found, (engine, number))
             held[engine] = found.states
+        ended += expected.dones & ~states.episode_done
         states = expected.states
-        finished += int(expected.dones.sum())
-    assert finished > (0 if options["auto_reset"] == "off" else 24) or options["auto_reset"] == "off"
-
-
-def test_tiles_may_overlap(monkeypatch):
-    """The last of three tiles begins before the one before it ends. Tiles that fit are in the tests above."""
-    setting, states, actions, expected = cases("point")
-    own = with_engine(setting, "jax")
-    monkeypatch.setattr(on_jax, "TILE", 40)
-    part = on_device(take_states(states, np.arange(101)), "jax")
-    given = PointAction(*(jnp.asarray(array[:101]) for array in actions))
-    after, obs, report = jax.jit(lambda states, actions: on_jax.step(states, actions, own))(part, given)
-    assert_same(obs, expected.obs[:101])
-    assert_same(report.reward, expected.rewards[:101])
-    assert_same(report.invalid, expected.infos["invalid"][:101])
-    assert_same_states(take_states(expected.states, np.arange(101)), after)
+    if options["auto_reset"] == "off":
+        assert ended.tolist() == states.episode_done.tolist()
+        assert not ended[::2].any()
+        assert ended[1::2].sum() > 24
+        assert not states.episode.any()
+    else:
+        assert (ended > 1).all()
+        begun_later = expected.dones if options["auto_reset"] == "next_step" else 0
+        assert_same(states.episode, ended - begun_later)
 
 
 # Every task of ARC.
@@ -201,12 +240,24 @@ def arc_tasks():
     }
 
 
-def draw(setting, tasks, ruin=None):
-    """Draw every answer, cell by cell colour, and submit it. `ruin` changes one thing before."""
-    states, _ = batch_reset(keys(len(tasks)), setting, tasks, task_indices=np.arange(len(tasks)))
+@cache
+def bank_with_arc():
+    """The tasks of `shared_bank`, and after them `SOME` tasks of ARC, each with one demonstration and one test."""
+    chosen = list(arc_tasks().items())[:: len(arc_tasks()) // SOME][:SOME]
+    random = np.random.default_rng(10)
+    tasks = [random_task(random, number) for number in range(shared_bank().num_tasks)]
+    tasks += [JaxArcTask(f"{name}/{id}", task.train[:1], task.test[:1]) for (name, id), task in chosen]
+    return build_bank(tasks, config())
+
+
+SOME = 300
+
+
+def draw(states, ruin=None):
+    """Actions that draw every answer, colour by colour, and submit it. `ruin` changes one thing before."""
     targets = states.target_grid
     sizes = states.bank.sizes[states.pair_index][:, 2:]
-    batch = len(tasks)
+    batch = len(targets)
     corner = np.zeros(targets.shape, np.bool_)
     corner[np.arange(batch), sizes[:, 0] - 1, sizes[:, 1] - 1] = True
 
@@ -217,7 +268,7 @@ def draw(setting, tasks, ruin=None):
     if ruin is not None:
         script += ruin(act, targets, sizes)
     script.append(act(Op.SUBMIT, np.zeros_like(corner)))
-    return states, script
+    return script
 
 
 def one_cell_more(act, targets, sizes):
@@ -252,8 +303,8 @@ def test_the_answer_of_every_arc_task_solves_it_and_anything_else_does_not(mode)
     setting = config("mask", episode_mode=mode)
 
     def submitted(ruin=None):
-        states, script = draw(setting, tasks, ruin)
-        for actions in script:
+        states, _ = batch_reset(keys(len(tasks)), setting, tasks, task_indices=np.arange(len(tasks)))
+        for actions in draw(states, ruin):
             result = compiled_batch_step(states, actions, setting, donate=True)
             states = result.states
         assert result.infos["terminated"].all()
@@ -270,31 +321,42 @@ def test_the_answer_of_every_arc_task_solves_it_and_anything_else_does_not(mode)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_answers_of_arc_tasks_solve_them_under_jax_too(engine):
-    """300 of them, for both engines."""
-    chosen = list(arc_tasks().items())[:: len(arc_tasks()) // 300]
-    tasks = [JaxArcTask(id, task.train[:1], task.test[:1]) for (_, id), task in chosen]
-    setting = config("mask", engine, episode_mode="test")
-    start, script = draw(config("mask", episode_mode="test"), tasks)
-    fixed = np.arange(len(tasks))
-    states, _ = batch_reset(jnp.asarray(keys(len(tasks))), setting, tasks, task_indices=fixed)
-    assert_same_states(start, states)
-    for actions in script:
-        result = batch_step(states, jax.tree.map(jnp.asarray, actions), setting)
+    """The test pairs of 300 tasks, in both engines; the answers in the rows after them differ in one cell."""
+    setting, batch = config("mask"), AT_ONCE["mask"]
+    fixed = shared_bank().num_tasks + np.arange(batch) % SOME
+    to_test = MaskAction(np.full(batch, int(Op.NEXT_TEST), np.int32), np.zeros((batch, 30, 30), np.bool_))
+    on_demo, _ = batch_reset(keys(batch), setting, bank_with_arc(), task_indices=fixed)
+    start = batch_step(on_demo, to_test, setting).states
+    assert start.on_test_pair.all()
+
+    def ruin(act, targets, sizes):
+        wrong = (np.arange(batch) >= SOME)[:, None, None]
+        return [one._replace(selection=one.selection & wrong) for one in one_cell_more(act, targets, sizes)]
+
+    own, states = with_engine(setting, engine), on_device(on_demo, engine)
+    for number, actions in enumerate([to_test, *draw(start, ruin)]):
+        result = batch_step(states, jax.tree.map(jnp.asarray, actions), own)
         states = result.states
-    assert bool(result.infos["solved"].all())
+        if number == 0:
+            assert_same_states(start, states)
+    assert bool(result.infos["terminated"].all())
+    assert np.asarray(result.infos["solved"]).tolist() == [lane < SOME for lane in range(batch)]
 
 
 # JAX's transformations.
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_steps_run_inside_jit_and_scan_and_may_be_given_the_memory_of_their_states(engine):
-    setting = config(engine=engine)
-    tasks = [create_mock_task(), create_mock_task(5, 7)]
-    states, _ = batch_reset(jax.random.split(jax.random.key(1), 16), setting, tasks)
+def begin(engine, batch=64):
+    """States of the shared configuration and bank."""
+    return batch_reset(jnp.asarray(keys(batch)), config("bbox", engine), shared_bank())[0]
+
+
+def test_steps_of_the_kernel_run_inside_jit_and_scan():
+    """For the engine in JAX, which takes seconds to compile, a rollout of test_arc_rollout.py is this program."""
+    setting, states = config("bbox", "cpu"), begin("cpu")
     random = np.random.default_rng(0)
-    script = [random_actions(random, "point", 16) for _ in range(12)]
-    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *script)
+    script = [random_actions(random, "bbox", 64) for _ in range(12)]
+    stacked = jax.tree.map(lambda *parts: np.stack(parts), *script)
 
     @jax.jit
     def play(states, script):
@@ -312,44 +374,62 @@ def test_steps_run_inside_jit_and_scan_and_may_be_given_the_memory_of_their_stat
         assert_same(result.obs, obs[number])
         looped = result.states
     assert_same_states(looped, last)
-    assert last.bank.inputs.shape == states.bank.inputs.shape
-    expected = batch_step(states, script[0], setting)
-    if engine == "cpu":  # the other engine takes seconds to compile once more
-        jitted = jax.jit(batch_step, static_argnames="config")(states, script[0], config=setting)
-        assert_same_results(expected, jitted)
-    donated = compiled_batch_step(states, script[0], setting, donate=True)
-    assert_same_results(expected, donated)
-    assert states.cells.is_deleted()
-    assert not donated.states.bank.inputs.is_deleted()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_task_can_be_reset_again_after_its_bank_was_donated_with_the_states(engine):
+    """The library keeps the bank of a task for the next reset. A step that a user compiles donates it with the rest."""
+    (setting, bank), batch = world("mask"), EPISODES["mask"][1]
+    own = with_engine(setting, engine)
+    start, obs = batch_reset(keys(batch), setting, bank)
+    actions = random_actions(np.random.default_rng(0), "mask", batch, setting.shape)
+    for _ in range(2):
+        states, seen = batch_reset(jnp.asarray(keys(batch)), own, bank)
+        assert_same_states(start, states)
+        assert_same(obs, seen)
+        result = donating_step(states, jax.tree.map(jnp.asarray, actions), config=own)
+        assert states.bank.inputs.is_deleted()
+        assert_same_results(batch_step(start, actions, setting), result)
 
 
 def test_a_task_may_be_given_to_a_jitted_function():
     setting = config()
-    reset = jax.jit(batch_reset, static_argnames="config")
-    states, _ = reset(jnp.asarray(keys(4)), config=setting, task_data=create_mock_task())
-    assert_same_states(batch_reset(jnp.asarray(keys(4)), setting, create_mock_task())[0], states)
-    assert_same_states(compiled_batch_reset(jnp.asarray(keys(4)), setting, create_mock_task())[0], states)
+    expected, obs = batch_reset(keys(4), setting, create_mock_task())
+    for reset in (jax.jit(batch_reset, static_argnames="config"), compiled_batch_reset):
+        states, seen = reset(jnp.asarray(keys(4)), config=setting, task_data=create_mock_task())
+        assert_same_states(expected, states)
+        assert_same(obs, seen)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_single_states_are_stacked_into_a_batch(engine):
-    setting = config(engine=engine)
-    states, _ = batch_reset(jnp.asarray(keys(16)), setting, create_mock_task())
-    singles = [take_states(states, lane) for lane in range(16)]
-    assert singles[3].working_grid.shape == (30, 30)
-    assert singles[3].selected.shape == (30, 30)
-    assert_same_states(states, stack_states(singles))
-    alone, obs = arc_reset(jnp.asarray(keys(16)[3]), setting, create_mock_task())
+def test_single_states_are_stacked_into_a_batch_and_show_the_same(engine):
+    setting = config("bbox", engine)
+    states = begin(engine)
+    shown = batch_reset(keys(64), setting, shared_bank())[0]
+    singles = [take_states(states, lane) for lane in range(7)]
+    assert_same_states(take_states(shown, np.arange(7)), stack_states(singles))
+    alone, obs = arc_reset(jnp.asarray(keys(64)[3]), setting, shared_bank())
     assert_same_states(alone, singles[3])
-    assert_same(obs, singles[3].working_grid)
-    assert observe(states, ("working", "clipboard")).shape == (16, 2, 30, 30)
+    assert_same(obs, shown.cells[3])
+    of_batch, of_single = read(states), read(singles[3])
+    for name, expected in {name: getattr(shown, name) for name in READABLE}.items():
+        assert_same(of_batch[name], expected, name)
+        assert_same(of_single[name], expected[3], name)
+    channels = ("working", "input", "target", "clipboard", "selected")
+    assert_same(jax.jit(observe, static_argnums=1)(states, channels), observe(shown, channels))
+
+
+@jax.jit
+def read(states):
+    """All properties at once: eagerly, each of them would be compiled for itself."""
+    return {name: getattr(states, name) for name in READABLE}
 
 
 def test_states_of_different_banks_or_engines_are_not_stacked():
-    one, two = (batch_reset(jnp.asarray(keys(1)), config(engine=engine), create_mock_task())[0] for engine in ENGINES)
+    one, two = (begin(engine, batch=1) for engine in ENGINES)
     with pytest.raises(MismatchError, match="state 1 was made by another engine than state 0"):
         stack_states([take_states(one, 0), take_states(two._replace(bank=one.bank), 0)])
-    other = batch_reset(jnp.asarray(keys(1)), config(engine="cpu"), create_mock_task(3, 3))[0]
+    other = batch_reset(jnp.asarray(keys(1)), config("bbox", "cpu"), create_mock_task(3, 3))[0]
     with pytest.raises(MismatchError, match="state 1 has another bank"):
         stack_states([take_states(one, 0), take_states(other, 0)])
     with pytest.raises(DataError, match="entry 0 is not a single state"):
@@ -359,12 +439,12 @@ def test_states_of_different_banks_or_engines_are_not_stacked():
 
 
 def test_a_state_is_stepped_by_the_engine_that_made_it():
-    states, _ = batch_reset(jnp.asarray(keys(2)), config(engine="jax"), create_mock_task())
-    zeros = jnp.zeros(2, jnp.int32)
-    kind = jax.eval_shape(lambda: batch_step(states, PointAction(zeros, zeros, zeros), config(engine="auto")))
+    states = begin("jax")
+    actions = BboxAction(*[jnp.zeros(64, jnp.int32)] * 5)
+    kind = jax.eval_shape(lambda: batch_step(states, actions, config("bbox", "auto")))
     assert kind.states.has_bits
     with pytest.raises(MismatchError, match='the states were made by engine "jax", but the configuration says "cpu"'):
-        batch_step(states, PointAction(zeros, zeros, zeros), config(engine="cpu"))
+        batch_step(states, actions, config("bbox", "cpu"))
 
 
 @pytest.fixture
@@ -377,21 +457,23 @@ def without_ffi(monkeypatch):
 
 def test_without_the_kernel_the_engine_in_jax_does_the_work_and_it_is_said_once(without_ffi, recwarn):
     for _ in range(3):
-        states, _ = batch_reset(jnp.asarray(keys(2)), config(), create_mock_task())
+        states, _ = jax.eval_shape(lambda: batch_reset(jnp.asarray(keys(64)), config("bbox"), shared_bank()))
     assert states.has_bits
     said = [str(warning.message) for warning in recwarn]
     assert said == ["ARC environments run in pure JAX: the kernel is not compiled here"]
     with pytest.raises(OptionError, match='engine "cpu" cannot be used: the kernel is not compiled here'):
-        batch_reset(jnp.asarray(keys(2)), config(engine="cpu"), create_mock_task())
+        batch_reset(jnp.asarray(keys(64)), config("bbox", "cpu"), shared_bank())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_numbers_beyond_32_bits_do_not_come_back_in_range(engine):
-    setting = config(engine=engine)
-    states, _ = batch_reset(jnp.asarray(keys(16)), setting, [create_mock_task(), create_mock_task(5, 7)])
-    zeros = np.zeros(16, np.int64)
-    for action in (PointAction(zeros, zeros + 2**32, zeros), PointAction(zeros + 2**32, zeros, zeros)):
-        assert batch_step(states, action, setting).infos["invalid"].all()
+    setting, states = config("bbox", engine), begin(engine)
+    zeros = np.zeros(64, np.int64)
+    inside = BboxAction(*[zeros] * 5)
+    assert not batch_step(states, inside, setting).infos["invalid"].any()
+    for name in BboxAction._fields:
+        beyond = inside._replace(**{name: zeros + 2**32})
+        assert batch_step(states, beyond, setting).infos["invalid"].all(), name
 
 
 def test_the_kernel_can_be_called_from_xla_here():
@@ -403,14 +485,15 @@ def test_a_damaged_state_is_an_error_of_xla_and_not_a_crash():
     states, _ = batch_reset(jnp.asarray(keys(2)), setting, create_mock_task())
     zeros = jnp.zeros(2, jnp.int32)
     broken = states._replace(pair_index=jnp.array([0, 99], jnp.int32))
-    with pytest.raises(Exception, match="a state refers to a task, a pair or a size that does not exist"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match="a state refers to a task, a pair or a size that does not exist"
+    ):
         jax.block_until_ready(batch_step(broken, PointAction(zeros, zeros, zeros), setting))
 
 
 def test_a_state_has_at_most_4_kb_an_environment():
     for engine in ENGINES:
-        states, _ = batch_reset(jnp.asarray(keys(16)), config(engine=engine), create_mock_task())
-        assert sum(leaf.nbytes for leaf in jax.tree.leaves(states[1:])) / 16 <= 4096
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(begin(engine)[1:])) / 64 <= 4096
 
 
 # Bits.
@@ -418,20 +501,24 @@ def test_a_state_has_at_most_4_kb_an_environment():
 
 def test_packing_and_unpacking_are_inverse():
     grids = np.random.default_rng(0).integers(0, 11, (6, 9, 13), dtype=np.uint8)
-    assert_same(unpack(pack(grids), 13), grids)
-    assert_same(unpack(pack(grids)[..., 2], 13, single=True), grids[2])
-    stacked = jnp.stack([pack(grids), pack(grids[::-1])])
-    assert_same(unpack(stacked, 13), np.stack([grids, grids[::-1]]))
+    planes = np.asarray(jax.jit(pack)(grids))
+    cells_of = jax.jit(unpack, static_argnums=1, static_argnames="single")
+    for width in (1, 7, 8, 9, 13):  # eight columns at a time
+        assert_same(cells_of(planes, width), grids[..., :width])
+    full = np.random.default_rng(1).integers(0, 11, (2, 30, 30), dtype=np.uint8)
+    assert_same(cells_of(jax.jit(pack)(full), 30), full)
+    assert_same(cells_of(planes[..., 2], 13, single=True), grids[2])
+    stacked = np.stack([planes, planes[..., ::-1]])
+    assert_same(cells_of(stacked, 13), np.stack([grids, grids[::-1]]))
 
 
 def test_randomness_is_the_same_on_a_device():
     key, counter = keys(1000), np.arange(1000, dtype=np.int32)
-    for one, two in zip(
-        threefry(jnp.asarray(key), jnp.asarray(counter)), plain_threefry(key, (counter, 0)), strict=True
-    ):
+    limited = jax.jit(below)
+    for one, two in zip(jax.jit(threefry)(key, counter), plain_threefry(key, (counter, 0)), strict=True):
         assert_same(one, two)
         for limit in (1, 2, 3, 400, 65535, 65536):
-            assert_same(below(one, limit), plain_below(two, limit))
+            assert_same(limited(one, limit), plain_below(two, limit))
 
 
 def test_words_are_transposed_as_bits():
@@ -439,8 +526,9 @@ def test_words_are_transposed_as_bits():
     bits = random.integers(0, 2, (4, 32, 32, 5), dtype=np.uint64)
     words = (bits << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
     expected = (bits.swapaxes(1, 2) << np.arange(32, dtype=np.uint64)[:, None]).sum(axis=2).astype(np.uint32)
+    transpose = jax.jit(cells.transpose)
     for plane in range(4):
-        assert_same(cells.transpose(jnp.asarray(words[plane])), expected[plane])
+        assert_same(transpose(words[plane]), expected[plane])
 
 
 def test_every_changed_field_is_a_field_of_the_state():

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from brim.core.errors import BrimError, DataError, OptionError
 from brim.envs.arc import (
     BatchPerformanceMonitor,
+    BboxAction,
     EnvironmentConfig,
     JaxArcConfig,
     JaxArcTask,
+    MaskAction,
     PointAction,
     UnifiedActionConfig,
     UnifiedDatasetConfig,
@@ -64,6 +66,12 @@ def device(seconds_of):
         yield
 
 
+@pytest.fixture
+def briefly(monkeypatch):
+    """Time every batch size as briefly as possible."""
+    monkeypatch.setattr(measure, "ENOUGH_SECONDS", 0.0)
+
+
 # The best batch size.
 
 
@@ -92,6 +100,7 @@ def test_the_best_size_is_the_smallest_with_95_percent_of_the_best_throughput():
 
 
 @pytest.mark.jax
+@pytest.mark.usefixtures("briefly")
 def test_the_best_size_is_found_under_jax():
     best, found = find_optimal_batch_size(config_of(), TASK, 4, **ON_JAX)
     assert list(found) == [1, 2, 4]
@@ -102,6 +111,7 @@ def test_the_best_size_is_found_under_jax():
     "error",
     [MemoryError("no room"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes\nmore")],
 )
+@pytest.mark.usefixtures("briefly")
 def test_a_size_that_runs_out_of_memory_ends_the_search_with_what_fitted(error, monkeypatch):
     def limited(states, actions, config):
         if states.batch_size > 4:
@@ -114,6 +124,7 @@ def test_a_size_that_runs_out_of_memory_ends_the_search_with_what_fitted(error, 
     assert best in found
 
 
+@pytest.mark.usefixtures("briefly")
 def test_a_size_that_would_run_out_of_memory_is_not_tried(monkeypatch):
     """On the host, where the process would be killed for it. One environment takes about 12 KB, two steps of it."""
     tried = []
@@ -199,13 +210,23 @@ def test_after_a_warm_up_nothing_is_compiled():
     assert (compiled._reset._cache_size(), compiled._step._cache_size()) == before
 
 
-@pytest.mark.parametrize("selection_format", ["point", "bbox", "mask"])
-def test_every_format_can_be_warmed_up(selection_format):
+@pytest.mark.parametrize(
+    ("selection_format", "kind"), [("point", PointAction), ("bbox", BboxAction), ("mask", MaskAction)]
+)
+def test_every_format_can_be_warmed_up(selection_format, kind, monkeypatch):
+    seen = []
+
+    def recorded(states, actions, config):
+        seen.append((states.batch_size, type(actions)))
+        return batch_step(states, actions, config)
+
+    monkeypatch.setattr(measure, "batch_step", recorded)
     small = JaxArcConfig(
         dataset=UnifiedDatasetConfig(max_grid_height=2, max_grid_width=3),
         action=UnifiedActionConfig(selection_format=selection_format, allowed_operations=(3, 34)),
     )
-    assert warm_up_batch_functions(3, small, JaxArcTask("one", [([[1]], [[2]])]), **ON_NUMPY) >= 0
+    assert warm_up_batch_functions(3, small, JaxArcTask("one", [([[1]], [[2]])]), **ON_NUMPY) > 0
+    assert seen == [(3, kind)]
     with pytest.raises(OptionError, match=r"^batch_size must be at least 1, got 0$"):
         warm_up_batch_functions(0, small, TASK)
 

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arc import config as shared_config
+from support.arc import on_host, shared_bank
+from support.arc import random_actions as random_actions_of_a_batch
 
 from brim.core.errors import DataError, OptionError
 from brim.envs.arc import (
@@ -36,17 +39,18 @@ from brim.envs.arc import (
     split_key,
     take_states,
 )
-from brim.envs.arc.state import BITS
+from brim.envs.arc.arrays import numpy_of
 from brim.envs.arc.traced import _compiled
 
-BATCH, STEPS = 4, 6
+BATCH = 4
 TASKS = [create_mock_task(10, 10), create_mock_task(12, 7), JaxArcTask("one", [([[1, 2]], [[2, 1]])])]
 ENGINES = ["numpy", pytest.param("cpu", marks=pytest.mark.jax), pytest.param("jax", marks=pytest.mark.jax)]
 FORMATS = ["point", "bbox", "mask"]
 
 
 def config_of(engine="numpy", selection_format="point", auto_reset="off", max_episode_steps=4):
-    """Tests under JAX have one configuration and one batch size in common, so that each function is compiled once."""
+    """Tests of the kernel under JAX have one configuration and one batch size in common, so that each function is
+    compiled once. Those of the engine in JAX have `shared_setting`."""
     environment = EnvironmentConfig(
         engine="auto" if engine == "numpy" else engine, auto_reset=auto_reset, max_episode_steps=max_episode_steps
     )
@@ -88,11 +92,9 @@ def played_one_by_one(keys, config, task, max_steps, act):
 
 
 def same(one, other):
-    """Compare arrays to the bit; those of states as the properties show them, which is the same for all engines."""
+    """Compare arrays to the bit; those of states in the form that is the same for all engines."""
     if isinstance(one, ArcEnvState):
-        leaves = set(ArcEnvState._fields[1:]) - set(BITS)
-        names = ["working_grid", "clipboard", "selected", *leaves]
-        return all(same(getattr(one, name), getattr(other, name)) for name in names)
+        return isinstance(other, ArcEnvState) and same(tuple(on_host(one)[1:-1]), tuple(on_host(other)[1:-1]))
     if isinstance(one, tuple):
         return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
     one, other = np.asarray(one), np.asarray(other)
@@ -128,21 +130,44 @@ def test_a_rollout_is_the_policy_and_a_step_in_turn(seed, num_steps, auto_reset)
     assert same(trajectory["final_states"], final)
 
 
+def shared_setting(engine):
+    """The configuration, keys and tasks that tests of the engine in JAX have in common; see support/arc.py."""
+    config = shared_config("bbox", "auto" if engine == "numpy" else engine)
+    return config, keys_of(engine, batch=64), shared_bank()
+
+
+def scripted(script):
+    """A policy that plays a list of actions, one for each step."""
+    stacked = [np.stack(parts) for parts in zip(*script, strict=True)]
+
+    def policy(states):
+        number = states.step_count.max()
+        actions = BboxAction(*(numpy_of(states.status).asarray(part)[number] for part in stacked))
+        return {"actions": actions, "log_probs": states.similarity_score}
+
+    return policy
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rollout_is_the_same_in_every_engine_with_the_steps_in_front_and_one_bank(engine):
-    states = begin(engine)
-    found = batch_policy_rollout(example_policy, states, config_of(engine), num_steps=STEPS)
-    expected = batch_policy_rollout(example_policy, begin(), config_of(), num_steps=STEPS)
+    """All operations at random. Under JAX the steps are a `scan` in a compiled program."""
+    random = np.random.default_rng(0)
+    policy = scripted([random_actions_of_a_batch(random, "bbox", 64) for _ in range(12)])
+    config, keys, bank = shared_setting(engine)
+    states, _ = batch_reset(keys, config, bank)
+    found = batch_policy_rollout(policy, states, config, num_steps=12)
+    config, keys, bank = shared_setting("numpy")
+    expected = batch_policy_rollout(policy, batch_reset(keys, config, bank)[0], config, num_steps=12)
     assert list(found) == ["states", "actions", "rewards", "dones", "log_probs", "final_states"]
     for name, value in expected.items():
         assert same(found[name], value), name
-    assert expected["dones"].tolist() == [[number >= 3] * BATCH for number in range(STEPS)]
+    assert 0 < expected["dones"][-1].sum() < 64
     assert found["states"].bank is found["final_states"].bank is states.bank
-    assert found["states"].batch_size == BATCH
-    assert found["states"].working_grid.shape == found["states"].target_grid.shape == (STEPS, BATCH, 30, 30)
-    assert found["final_states"].working_grid.shape == (BATCH, 30, 30)
-    assert {found[name].shape for name in ("rewards", "dones", "log_probs")} == {(STEPS, BATCH)}
-    assert type(found["actions"]) is PointAction
+    assert found["states"].batch_size == 64
+    assert on_host(found["states"]).working_grid.shape == found["states"].target_grid.shape == (12, 64, 30, 30)
+    assert on_host(found["final_states"]).working_grid.shape == (64, 30, 30)
+    assert {found[name].shape for name in ("rewards", "dones", "log_probs")} == {(12, 64)}
+    assert type(found["actions"]) is BboxAction
     assert isinstance(found["rewards"], np.ndarray) == (engine == "numpy")
     values = compute_batch_values(example_value_fn, found["states"])
     assert same(values, np.asarray(found["states"].similarity_score) * np.float32(10))
@@ -359,13 +384,16 @@ def test_an_episode_is_the_guides_loop(seed, max_steps, max_episode_steps, auto_
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_an_episode_under_jax_is_that_on_numpy(engine):
-    for max_steps in (3, 50) if engine == "cpu" else (50,):
-        found = run_batch_episode(keys_of(engine), config_of(engine), TASKS, max_steps)
-        expected = run_batch_episode(keys_of("numpy"), config_of(), TASKS, max_steps)
+    """To the step limit of 300; by the kernel, which is compiled sooner, also to `max_steps`."""
+    config, keys, bank = shared_setting(engine)
+    for max_steps in (50, 400) if engine == "cpu" else (400,):
+        found = run_batch_episode(keys, config, bank, max_steps)
+        expected = run_batch_episode(keys_of("numpy", batch=64), shared_setting("numpy")[0], bank, max_steps)
         assert list(found) == list(expected)
         for name, value in expected.items():
             assert same(found[name], value), name
-        assert found["completion_rate"] == (max_steps == 50)
+        assert expected["episode_lengths"].tolist() == [min(max_steps, 300)] * 64
+        assert found["completion_rate"] == (max_steps == 400)
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
@@ -513,7 +541,8 @@ def test_conditional_actions_under_jax_are_those_on_numpy(selection_format):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_values_are_computed_from_what_the_states_show(engine):
-    states = begin(engine)
+    config, keys, bank = shared_setting(engine)
+    states, _ = batch_reset(keys, config, bank)
     features = extract_state_features(states)
     assert list(features) == ["working_grid", "target_grid", "similarity", "step_count"]
     shown = (states.working_grid, states.target_grid, states.similarity_score, states.step_count)

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.arc import assert_same, assert_same_states, on_host
 
 import brim
+from brim.envs.arc import measure
 
 IMPORTS = """
 import jax
@@ -477,9 +479,11 @@ def executed(*sources):
 
 @pytest.fixture(scope="module")
 def guide():
-    """The names after all examples of use were run, in their order."""
+    """The names after all examples of use were run, in their order. Each batch size is timed as briefly as possible."""
     assert len(blocks(GUIDE)) == 15
-    return executed(IMPORTS, USED, *blocks(GUIDE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "ENOUGH_SECONDS", 0.0)
+        return executed(IMPORTS, USED, *blocks(GUIDE))
 
 
 @pytest.fixture(scope="module")
@@ -540,6 +544,20 @@ def test_many_episodes_are_those_that_the_guide_writes_out(guide, written):
         assert one["episode"] == other["episode"]
         assert jnp.array_equal(one["rewards"], other["rewards"])
         assert np.allclose([one["mean_reward"], one["std_reward"]], [other["mean_reward"], other["std_reward"]])
+
+
+def test_the_trajectory_of_the_guide_is_that_on_numpy(guide):
+    """It is one compiled program, with the random policy as a part of it."""
+    found = guide["trajectory"]
+    states = on_host(found["states"])
+    start = states._replace(**{name: getattr(states, name)[0] for name in states._fields[1:-1]})
+    expected = brim.batch_policy_rollout(brim.example_policy, start, guide["config"])
+    assert_same_states(found["states"], expected["states"])
+    assert_same_states(found["final_states"], expected["final_states"])
+    for one, other in zip(found["actions"], expected["actions"], strict=True):
+        assert_same(one, other)
+    for name in ("rewards", "dones", "log_probs"):
+        assert_same(found[name], expected[name], name)
 
 
 def test_conditional_actions_are_those_that_the_guide_writes_out(guide, written):

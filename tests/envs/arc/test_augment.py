@@ -228,7 +228,7 @@ def test_colours_that_are_no_permutation_are_refused(colours):
 
 def test_an_unknown_symmetry_is_refused_with_the_closest():
     with pytest.raises(
-        OptionError, match=r'symmetry must be one of identity, .* got \'rot45\'\. Did you mean "rot90"?'
+        OptionError, match=r'symmetry must be one of identity, .* got \'rot45\'\. Did you mean "rot90"\?$'
     ):
         transform(create_mock_task(), symmetry="rot45")
 
