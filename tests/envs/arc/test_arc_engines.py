@@ -67,12 +67,10 @@ def on_device(states, engine):
     return jax.tree.map(jnp.asarray, held._replace(bank=None))._replace(bank=bank)
 
 
-CASES = {"point": 53 * 65, "bbox": 6 * 1024, "mask": 3 * 1700}
+CASES = {"point": 53 * 65, "bbox": 6 * 1024, "mask": 3 * 1792}
 """How many random cases there are of each format, for each engine. Those of points have at most 21 columns."""
-AT_ONCE = {"point": 65, "bbox": 1024, "mask": 1700}
+AT_ONCE = {"point": 65, "bbox": 1024, "mask": 1792}
 """How many of them are stepped at once."""
-TILES = {"point": 20, "bbox": on_planes.TILE, "mask": on_planes.TILE}
-"""The largest tile of the engine in JAX."""
 EPISODES = {
     "point": ((30, 21), 65, {"auto_reset": "same_step", "max_episode_steps": 17}),
     "mask": ((9, 21), 24, {"auto_reset": "next_step", "end_when_solved": True, "episode_mode": "test"}),
@@ -130,7 +128,7 @@ def stepped(form, engine, chosen):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_operation_equals_its_definition_batched_and_jitted(form, engine, monkeypatch):
-    monkeypatch.setattr(on_planes, "TILE", TILES[form])
+    set_tiles(monkeypatch, form)
     _, _, actions, expected = cases(form)
     assert set(actions.operation.tolist()) >= {int(operation) for operation in ArcOperation}
     size = AT_ONCE[form]
@@ -141,14 +139,20 @@ def test_every_operation_equals_its_definition_batched_and_jitted(form, engine, 
             assert_same(one, two, (form, start))
 
 
-def test_there_are_more_than_10_000_cases_of_all_sizes_with_one_tile_tiles_that_fit_and_tiles_that_overlap():
+def set_tiles(monkeypatch, form):
+    """Let the engine in JAX step points in small tiles."""
+    if form == "point":
+        monkeypatch.setattr(on_planes, "WHOLE", 20)
+        monkeypatch.setattr(on_planes, "TILE", 20)
+
+
+def test_there_are_more_than_10_000_cases_of_all_sizes_with_one_tile_tiles_that_fit_and_tiles_that_overlap(monkeypatch):
     """The engine in JAX steps a large batch in tiles of one size. If they do not fit, the last begins before the one
     before it ends."""
     assert sum(count for form, count in CASES.items() if cases(form)[0].shape == (30, 30)) > 10_000
-    tiles = {form: -(-size // TILES[form]) for form, size in AT_ONCE.items()}
-    assert tiles == {"point": 4, "bbox": 1, "mask": 2}
-    fits = {form: size % -(-size // tiles[form]) == 0 for form, size in AT_ONCE.items()}
-    assert fits == {"point": False, "bbox": True, "mask": True}
+    assert [on_planes.tiles_of(AT_ONCE[form]) for form in ("bbox", "mask")] == [(1, 1024), (7, 256)]
+    set_tiles(monkeypatch, "point")
+    assert on_planes.tiles_of(AT_ONCE["point"]) == (4, 17)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -189,7 +193,7 @@ def test_random_episodes_of_200_steps_agree_to_the_bit(form, monkeypatch):
 
     With auto-reset "off", every second environment never submits, so that it plays to the end.
     """
-    monkeypatch.setattr(on_planes, "TILE", TILES[form])
+    set_tiles(monkeypatch, form)
     shape, batch, options = EPISODES[form]
     setting, bank = world(form)
     step = donating_step if form == "mask" else batch_step

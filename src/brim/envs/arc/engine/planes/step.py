@@ -1,12 +1,13 @@
 """Step environments in pure JAX: wherever JAX runs, and no operation is computed as a branch of its own.
 
 `vmap` over a branch for each operation would compute all of them for every environment. Here operations share their
-work; see `cells.py`. Grids are bits, with the environments on the last axis; see `bits.py`. A batch larger than `TILE`
-is stepped tile by tile, so that what a step works on stays in the cache.
+work; see `cells.py`. Grids are bits, with the environments on the last axis; see `bits.py`. A large batch is stepped
+tile by tile, so that what a step works on stays in the cache.
 
 This module imports jax.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brim.core.extras import need
@@ -29,8 +30,10 @@ else:
     jnp = jax.numpy
 
 Array = Any
-TILE = 1024
-"""Environments that are stepped at once."""
+WHOLE = 1024
+"""A batch of at most so many environments is stepped at once."""
+TILE = 256
+"""A larger one is stepped in tiles of at most so many."""
 NOTHING = OPERATIONS
 """Stands for an operation that changes nothing."""
 
@@ -41,14 +44,13 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
     A large batch is stepped in tiles of one size. They are changed in place, unless the last tile overlaps the one
     before it; then all are read from the given states, so that no environment is stepped twice.
     """
-    batch = states.status.shape[0]
-    tiles = -(-batch // TILE)
-    if tiles <= 1:
-        return _step_and_observe(states, actions, config)
-    size = -(-batch // tiles)
+    batch, width = states.status.shape[0], config.shape[1]
+    tiles, size = tiles_of(batch)
+    if tiles == 1:
+        after, report = _step(states, actions, config)
+        return after, unpack(after.cells, width), report
     in_place = batch % size == 0
     kept = config.environment.auto_reset == "same_step"
-    obs = jnp.zeros((batch, *config.shape), jnp.uint8)
     flags, numbers, indices = (jnp.zeros(batch, kind) for kind in (jnp.bool_, jnp.float32, jnp.int32))
     report = Report(
         reward=numbers,
@@ -58,17 +60,25 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
         solved=flags,
         invalid=flags,
         pair=indices,
-        final=obs if kept else obs[:0],
+        final=jnp.zeros((batch if kept else 0, *config.shape), jnp.uint8),
     )
 
-    def turn(number: Array, held: tuple[ArcEnvState, Array, Report]) -> tuple[ArcEnvState, Array, Report]:
+    def turn(number: Array, held: tuple[ArcEnvState, Report]) -> tuple[ArcEnvState, Report]:
         start = jnp.minimum(number * size, batch - size)
         source = held[0] if in_place else states
         tile = _cut(source, start, size)
-        after, seen, said = _step_and_observe(tile, _cut_actions(actions, start, size), config)
-        return _pasted(held[0], after, start), _put(held[1], seen, start), _put_all(held[2], said, start, kept)
+        after, said = _step(tile, _cut_actions(actions, start, size), config)
+        said = said._replace(final=kept_apart(said.final, tile))
+        return _pasted(held[0], tile, after, start), _put_all(held[1], said, start, kept)
 
-    return jax.lax.fori_loop(0, tiles, turn, (states, obs, report))
+    after, report = jax.lax.fori_loop(0, tiles, turn, (states, report))
+    return after, unpack(after.cells, width), report
+
+
+def tiles_of(batch: int) -> tuple[int, int]:
+    """Return how many tiles a batch is stepped in, and their size. The last may overlap the one before it."""
+    tiles = 1 if batch <= WHOLE else -(-batch // TILE)
+    return tiles, -(-batch // tiles)
 
 
 def reset(states: ArcEnvState, config: JaxArcConfig) -> tuple[ArcEnvState, Array]:
@@ -87,38 +97,43 @@ def as_bits(states: ArcEnvState) -> ArcEnvState:
     )
 
 
-def _step_and_observe(
-    states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig
-) -> tuple[ArcEnvState, Array, Report]:
-    after, report = _step(states, actions, config)
-    return after, unpack(after.cells, config.shape[1]), report
-
-
 def _cut(states: ArcEnvState, start: Any, size: int) -> ArcEnvState:
-    """The states of some environments of a batch, next to each other."""
+    """The states of some environments of a batch, next to each other.
+
+    They are stored. XLA would copy the whole batch for every tile, to read the old states while it writes the new.
+    """
     cut = {
         name: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=axis_of(states, name) % leaf.ndim)
         for name, leaf in zip(states._fields[1:], states[1:], strict=True)
     }
-    return ArcEnvState(bank=states.bank, **cut)
+    return ArcEnvState(bank=states.bank, **kept_apart(cut, states))
 
 
 def _cut_actions(actions: StructuredAction, start: Any, size: int) -> StructuredAction:
     return type(actions)(*(jax.lax.dynamic_slice_in_dim(part, start, size) for part in actions))
 
 
-def _pasted(states: ArcEnvState, tile: ArcEnvState, start: Array) -> ArcEnvState:
+def _pasted(states: ArcEnvState, before: ArcEnvState, after: ArcEnvState, start: Array) -> ArcEnvState:
+    """The states with a tile replaced by what it is after a step. Few steps change the pair."""
     changed = {
-        name: jax.lax.dynamic_update_slice_in_dim(
-            getattr(states, name), getattr(tile, name), start, axis=axis_of(states, name) % getattr(tile, name).ndim
-        )
-        for name in (*CHANGED, "pair_planes")
+        name: _put(getattr(states, name), getattr(after, name), start, axis=axis_of(states, name)) for name in CHANGED
     }
-    return states._replace(**changed)
+    moved = jnp.any(after.pair_index != before.pair_index)
+    planes = _once(moved, states.pair_planes, lambda planes: _put(planes, after.pair_planes, start, axis=-1))
+    return states._replace(**changed, pair_planes=planes)
 
 
-def _put(array: Array, part: Array, start: Array) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=0)
+def _put(array: Array, part: Array, start: Array, axis: int = 0) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, part, start, axis=axis % array.ndim)
+
+
+def _once(wanted: Array, array: Array, change: Callable[[Array], Array]) -> Array:
+    """The array, changed if that is wanted: a loop of at most one round. Unlike a condition, it leaves the array where
+    it is if there is nothing to do."""
+    changed, _ = jax.lax.while_loop(
+        lambda held: held[1], lambda held: (change(held[0]), held[1] & False), (array, wanted)
+    )
+    return changed
 
 
 def _put_all(report: Report, part: Report, start: Array, kept: bool) -> Report:
@@ -324,12 +339,7 @@ def _draw(bank: TaskBank, key: Array, fixed: Array, episode: Array, config: JaxA
 def _known(states: ArcEnvState, pair: Array) -> Array:
     """The inputs and targets of pairs: what the states know, looked up where a pair is another one than before."""
     moved = pair != states.pair_index
-
-    def look_up(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        return jnp.where(moved, _look_up(states.bank, pair), carry[0]), jnp.bool_(False)
-
-    # A loop of at most one round: unlike a condition, it leaves the planes where they are if there is nothing to do.
-    return jax.lax.while_loop(lambda carry: carry[1], look_up, (states.pair_planes, jnp.any(moved)))[0]
+    return _once(jnp.any(moved), states.pair_planes, lambda known: jnp.where(moved, _look_up(states.bank, pair), known))
 
 
 def _look_up(bank: TaskBank, pair: Array) -> Array:
