@@ -9,6 +9,7 @@ size of the batch nor the place in it matters.
 """
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -134,6 +135,7 @@ def _step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, 
     return result_of(*on_numpy.step(states, actions, config, donate=donate))
 
 
+@cache
 def _compiled() -> "ModuleType":
     from brim.envs.arc.engine import compiled
 

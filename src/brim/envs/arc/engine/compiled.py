@@ -55,7 +55,8 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig, *
     if engine == "cpu" and (reason := on_xla.unavailable()) is not None:
         raise MismatchError(f'the states were made by engine "cpu", which cannot be used here: {reason}')
     given: Any = actions
-    if not isinstance(given, tuple) or not all(isinstance(part, jax.Array) for part in cast(Any, given)):
+    kind = type(states.status)
+    if not isinstance(given, tuple) or not all(type(part) is kind for part in cast(Any, given)):
         # Arrays of NumPy are checked before JAX cuts their numbers to 32 bits; those of JAX when the step is compiled.
         check_states(states, config)
         actions = check_actions(given, config, tuple(states.status.shape))
