@@ -4,6 +4,7 @@ A step takes states, actions and a configuration. A reset is a step as well: `bl
 and a step with `auto_reset="next_step"` begins their first episode. So each engine has one function.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -61,6 +62,22 @@ class Report(NamedTuple):
     """int32"""
     final: Any
     """uint8 [batch, height, width]: the working grid. Only with `auto_reset="same_step"`; elsewhere of length 0."""
+
+
+def make_report(make: Callable[[tuple[int, ...], Any], Any], batch: int, config: JaxArcConfig) -> Report:
+    """Return a report whose arrays `make` makes from a shape and a dtype."""
+    numbers, flags, indices = np.float32, np.bool_, np.int32
+    kept = batch if config.environment.auto_reset == "same_step" else 0
+    return Report(
+        reward=make((batch,), numbers),
+        terminated=make((batch,), flags),
+        truncated=make((batch,), flags),
+        similarity=make((batch,), numbers),
+        solved=make((batch,), flags),
+        invalid=make((batch,), flags),
+        pair=make((batch,), indices),
+        final=make((kept, *config.shape), np.uint8),
+    )
 
 
 class StepResult(NamedTuple):

@@ -14,7 +14,7 @@ from brim.core.errors import DataError
 from brim.envs.arc.actions import OUT_OF_RANGE, BboxAction, MaskAction, PointAction, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine import reference
-from brim.envs.arc.engine.call import CHANGED, Report, blank, numbers, parts, resetting
+from brim.envs.arc.engine.call import CHANGED, Report, blank, make_report, numbers, parts, resetting
 from brim.envs.arc.operations import PADDING
 from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.bank import TaskBank
@@ -51,7 +51,7 @@ def step(
         _warn_once()
         report = _by_definition(states, actions, config)
         return states, states.cells.copy(), report
-    report = _empty(len(states.status), config)
+    report = make_report(np.empty, len(states.status), config)
     integers, terms = numbers(config)
     bank = states.bank
     given = (_small(part) for part in parts(actions))
@@ -81,20 +81,6 @@ def _small(part: Any) -> NDArray[Any]:
     return np.clip(array, -1, OUT_OF_RANGE).astype(np.int32)
 
 
-def _empty(batch: int, config: JaxArcConfig) -> Report:
-    keeps_final = config.environment.auto_reset == "same_step"
-    return Report(
-        reward=np.empty(batch, np.float32),
-        terminated=np.empty(batch, np.bool_),
-        truncated=np.empty(batch, np.bool_),
-        similarity=np.empty(batch, np.float32),
-        solved=np.empty(batch, np.bool_),
-        invalid=np.empty(batch, np.bool_),
-        pair=np.empty(batch, np.int32),
-        final=np.empty((batch if keeps_final else 0, *config.shape), np.uint8),
-    )
-
-
 @cache
 def _warn_once() -> None:
     warnings.warn(
@@ -107,7 +93,7 @@ def _warn_once() -> None:
 
 def _by_definition(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -> Report:
     """Step the environments one after the other with the definition, in place."""
-    report = _empty(len(states.status), config)
+    report = make_report(np.empty, len(states.status), config)
     for lane in range(len(states.status)):
         before = read_env(states, lane)
         operation = int(np.asarray(actions.operation)[lane])

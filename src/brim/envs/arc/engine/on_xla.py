@@ -16,7 +16,7 @@ import numpy as np
 from brim.core.extras import need
 from brim.envs.arc.actions import OUT_OF_RANGE, StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.call import CHANGED, Report, numbers, parts
+from brim.envs.arc.engine.call import CHANGED, Report, make_report, numbers, parts
 from brim.envs.arc.state import ArcEnvState
 
 if TYPE_CHECKING:
@@ -72,18 +72,7 @@ def step(
         *(_small(part) for part in parts(actions)),
     )
     changed = tuple(getattr(states, name) for name in CHANGED)
-    keeps_final = config.environment.auto_reset == "same_step"
-    flag, number, index = (jax.ShapeDtypeStruct((batch,), kind) for kind in (jnp.bool_, jnp.float32, jnp.int32))
-    report = Report(
-        reward=number,
-        terminated=flag,
-        truncated=flag,
-        similarity=number,
-        solved=flag,
-        invalid=flag,
-        pair=index,
-        final=jax.ShapeDtypeStruct((batch if keeps_final else 0, *config.shape), jnp.uint8),
-    )
+    report = make_report(jax.ShapeDtypeStruct, batch, config)
     copied = jax.ShapeDtypeStruct((batch if copies else 0, *config.shape), jnp.uint8)
     call = jax.ffi.ffi_call(
         NAME,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brim.core.extras import need
 from brim.envs.arc.actions import StructuredAction
 from brim.envs.arc.config import JaxArcConfig
-from brim.envs.arc.engine.call import CHANGED, Report
+from brim.envs.arc.engine.call import CHANGED, Report, make_report
 from brim.envs.arc.engine.on_xla import narrow
 from brim.envs.arc.engine.planes.bits import below, kept_apart, lowest, pack, rectangle, threefry, unpack
 from brim.envs.arc.engine.planes.cells import combine, find_masks, move, padding, plan
@@ -50,18 +50,7 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
         after, report = _step(states, actions, config)
         return after, unpack(after.cells, width), report
     in_place = batch % size == 0
-    kept = config.environment.auto_reset == "same_step"
-    flags, numbers, indices = (jnp.zeros(batch, kind) for kind in (jnp.bool_, jnp.float32, jnp.int32))
-    report = Report(
-        reward=numbers,
-        terminated=flags,
-        truncated=flags,
-        similarity=numbers,
-        solved=flags,
-        invalid=flags,
-        pair=indices,
-        final=jnp.zeros((batch if kept else 0, *config.shape), jnp.uint8),
-    )
+    report = make_report(jnp.zeros, batch, config)
 
     def turn(number: Array, held: tuple[ArcEnvState, Report]) -> tuple[ArcEnvState, Report]:
         start = jnp.minimum(number * size, batch - size)
@@ -69,7 +58,7 @@ def step(states: ArcEnvState, actions: StructuredAction, config: JaxArcConfig) -
         tile = _cut(source, start, size)
         after, said = _step(tile, _cut_actions(actions, start, size), config)
         said = said._replace(final=kept_apart(said.final, tile))
-        return _pasted(held[0], tile, after, start), _put_all(held[1], said, start, kept)
+        return _pasted(held[0], tile, after, start), _put_all(held[1], said, start)
 
     after, report = jax.lax.fori_loop(0, tiles, turn, (states, report))
     return after, unpack(after.cells, width), report
@@ -136,10 +125,10 @@ def _once(wanted: Array, array: Array, change: Callable[[Array], Array]) -> Arra
     return changed
 
 
-def _put_all(report: Report, part: Report, start: Array, kept: bool) -> Report:
-    """Put the report of a tile into that of the batch; its last field only if it is `kept`."""
-    names = Report._fields if kept else Report._fields[:-1]
-    return report._replace(**{name: _put(getattr(report, name), getattr(part, name), start) for name in names})
+def _put_all(report: Report, part: Report, start: Array) -> Report:
+    """Put the report of a tile into that of the batch."""
+    put = [_put(array, some, start) if array.size else array for array, some in zip(report, part, strict=True)]
+    return Report(*put)
 
 
 class Act(NamedTuple):
