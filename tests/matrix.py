@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".venv-matrix"
 OLDEST_NUMPY = ("numpy==1.26.*", "pyarrow<26")  # the lower bound in pyproject.toml; pyarrow 26 needs NumPy 2
 LAST_PYTHON_OF_OLDEST_NUMPY = (3, 12)
-EXTRAS = ("hf", "hdf5", "plot", "gym")
+EXTRAS = ("hf", "hdf5", "plot", "gym", "llm")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
