@@ -2,7 +2,7 @@
 its thread."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from threading import RLock, Thread, current_thread
 from typing import Any, Self, TypeVar
@@ -40,6 +40,17 @@ class LoopThread:
                 raise CancelledError
             future = self._submit(coroutine)
         return self._result(future)
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in the thread, as soon as it is there, without waiting for it.
+
+        Raises:
+            CancelledError: The thread was stopped.
+        """
+        with self._lock:
+            if self._ended:
+                raise CancelledError
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def stop(self, last: Coroutine[Any, Any, None] | None = None) -> None:
         """End the thread, after running `last`. Tasks that are still running are cancelled, and may clean up.

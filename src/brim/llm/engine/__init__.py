@@ -1,0 +1,13 @@
+"""The engine behind `LLMPool`: one queue for all servers.
+
+    engine       calls wait in one queue and are bound to a server when it has a free slot; retries, deadlines, hedging
+    job          a call under way, and one attempt to answer it
+    server       one server: its free slots, its pauses, its circuit breaker, its figures
+    limit        how many requests a server takes at once, found out while they run
+    rates        requests and tokens per minute
+    durations    recent latencies: percentiles, and the time after which a request is given up
+    coalesce     texts that share a request for embeddings
+    stats        counters
+
+Everything runs on one event loop, a real one or one in virtual time, and knows servers only as `Endpoint`s.
+"""

@@ -1,0 +1,283 @@
+"""How many requests a server takes at once, found out while they run.
+
+`Limit` is a state machine without a clock or a network: it is told what happened, and `value` is the number of requests
+that may be in flight. Three signals move it:
+
+- A refusal (HTTP 429, 503) says that the requests which were not refused are as many as the server takes.
+- A server that reports how long a request waited tells how many of the requests in flight were being worked on.
+- Otherwise the latency (per token, where tokens are counted) is compared with the lowest one of recent rounds. If it
+  has grown and the throughput has not, the surplus of requests only waits.
+
+Every answer raises the limit by 1, which doubles it in every round trip, until the first sign of congestion (slow
+start). From then on it is raised once in a round, by a step that begins at 1 and doubles for as long as nothing
+happens, after a pause that grows while the same limit is met again and again: a stable server is disturbed rarely, and
+one that grew is followed within a few round trips. It is not raised while the requests do not fill it.
+
+Latencies scatter. A limit that was lowered because of them is therefore an experiment: if fewer requests are not
+answered sooner, nothing had waited, and the limit is put back.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+START = 4
+"""Requests at once with which a server is first met."""
+FEW = 24
+"""Answers that make a round at least, where latencies alone are compared."""
+QUEUED = 0.2
+"""Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
+SLOWER = 1.6
+"""Ratio of the latency to the lowest recent one that is taken as a sign of waiting."""
+GAIN = 1.15
+"""Ratio of throughputs from which a higher limit was worth its latency."""
+MARGIN, FELT_MARGIN = 1.06, 1.25
+"""The limit is set this much above the estimated capacity, so that no slot is idle between two requests: where waiting
+is reported, and where it is guessed from latencies."""
+LONGEST_PAUSE, FELT_PAUSE = 8, 2
+"""Rounds for which a limit that was met again and again is kept, before a higher one is tried."""
+MEMORY = 64
+"""Rounds for which the lowest latency is remembered. After that a round with half of the requests measures it anew."""
+
+
+@dataclass
+class _Round:
+    """The answers to requests that were sent in one round."""
+
+    latencies: list[float] = field(default_factory=list[float])
+    flights: list[int] = field(default_factory=list[int])
+    tokens: list[int] = field(default_factory=list[int])
+    waits: list[float] = field(default_factory=list[float])
+    services: list[float] = field(default_factory=list[float])
+    filled: bool = False
+    """True if the limit was reached."""
+
+    @property
+    def reported(self) -> bool:
+        """True if the server says how long requests waited."""
+        return 2 * len(self.waits) >= len(self.latencies)
+
+    @property
+    def flight(self) -> float:
+        """Requests in flight, on average."""
+        return sum(self.flights) / len(self.flights)
+
+    @property
+    def latency(self) -> float:
+        """Median latency, for each token of an answer if tokens are counted."""
+        latency = median(self.latencies)
+        return latency / median(self.tokens) if 2 * len(self.tokens) >= len(self.latencies) else latency
+
+
+@dataclass(frozen=True)
+class _Experiment:
+    """A limit that was lowered because latencies had grown."""
+
+    limit: float
+    flight: float
+    latency: float
+
+
+class Limit:
+    """The limit of one server. A fixed one has `lowest == highest`.
+
+    Example:
+        >>> limit = Limit(highest=64)
+        >>> for _ in range(4):
+        ...     limit.answered(limit.round, 0.05, in_flight=4)
+        >>> limit.value
+        8
+        >>> limit.refused(in_flight=6)
+        >>> limit.value
+        6
+    """
+
+    def __init__(self, *, lowest: int = 1, highest: int = 1024) -> None:
+        self.lowest = lowest
+        self.highest = highest
+        self.round = 0
+        """Number of the present round. A request belongs to the round in which it was sent."""
+        self._limit = float(min(max(START, lowest), highest))
+        self._seen = _Round()
+        self._slow_start = True
+        self._step = 1
+        """The next raise."""
+        self._pause = 0
+        """Rounds left before a higher limit is tried."""
+        self._pauses = 1
+        """Length of the next pause."""
+        self._met = 0.0
+        """The limit at which congestion was last met."""
+        self._refuses = False
+        """True if the last congestion was a refusal."""
+        self._lowest_latencies: deque[tuple[int, float]] = deque()
+        """(round, latency) in ascending order of both: the first is the lowest of the last `MEMORY` rounds."""
+        self._rate = 0.0
+        """Throughput of the last round in which nothing seemed to wait."""
+        self._experiment: _Experiment | None = None
+        self._probe_in = 4
+        """Rounds until the latency is measured with half of the requests."""
+        self._probes_apart = 4
+        self._back_to: float | None = None
+        """The limit to return to after such a round."""
+
+    @property
+    def value(self) -> int:
+        return int(self._limit)
+
+    def sent(self, in_flight: int) -> None:
+        """Note that a request was sent; `in_flight` includes it."""
+        if in_flight >= self.value:
+            self._seen.filled = True
+
+    def answered(
+        self,
+        round: int,
+        latency: float,
+        *,
+        in_flight: int,
+        tokens: int | None = None,
+        wait: float | None = None,
+        service: float | None = None,
+    ) -> None:
+        """Note the answer to a request that was sent in `round`.
+
+        Args:
+            in_flight: Number of requests in flight when it was sent, itself included.
+            tokens: Tokens of the answer, if they are known.
+            wait: Seconds that it waited in the server, if the server reports it.
+            service: Seconds that the server worked on it, if the server reports it.
+        """
+        if self.lowest == self.highest:
+            return
+        if self._slow_start and 2 * in_flight >= self.value:
+            self._limit = min(self._limit + 1.0, float(self.highest))
+        if round != self.round:
+            return
+        seen = self._seen
+        seen.latencies.append(latency)
+        seen.flights.append(in_flight)
+        if tokens:
+            seen.tokens.append(tokens)
+        if wait is not None and service:
+            seen.waits.append(wait)
+            seen.services.append(service)
+        few = 1 if self._slow_start or self._refuses or seen.reported else FEW
+        if len(seen.latencies) >= max(seen.flight, few):
+            self._end_round(seen)
+
+    def refused(self, in_flight: int) -> None:
+        """Note that the server refused a request because it is busy; `in_flight` counts those that are left."""
+        level = max(self.lowest, in_flight)
+        if level >= self._limit:
+            return
+        self._refuses = True
+        self._experiment = None
+        # Refusals that follow each other without a finished round in between are one event: the server refused a burst.
+        self._lower(level, again=self._pause != self._pauses, longest=LONGEST_PAUSE)
+
+    def lost(self) -> None:
+        """Note that the server was unreachable: begin again, as with a server that was never met."""
+        round = self.round + 1
+        self.__init__(lowest=self.lowest, highest=self.highest)
+        self.round = round
+
+    def _end_round(self, seen: _Round) -> None:
+        experiment, self._experiment = self._experiment, None
+        if experiment is not None and not self._confirmed(experiment, seen):
+            self._remember(seen.latency, forget=True)
+            self._next_round(experiment.limit)
+            return
+        surplus = _reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
+        if self._back_to is not None:
+            limit, self._back_to = self._back_to, None
+            self._next_round(limit)
+        elif surplus > 1.0:
+            self._relieve(seen, surplus)
+        elif not seen.filled or self._slow_start:
+            self._next_round(self._limit)
+        else:
+            self._steady(seen)
+
+    def _relieve(self, seen: _Round, surplus: float) -> None:
+        """Lower the limit to what the server works on at once, and a little more."""
+        capacity = seen.flight / surplus
+        before = self._limit
+        self._refuses = False
+        if seen.reported:
+            self._lower(min(MARGIN * capacity, before), again=True, longest=LONGEST_PAUSE)
+        else:
+            self._lower(min(FELT_MARGIN * capacity, before), again=True, longest=FELT_PAUSE)
+            self._experiment = _Experiment(before, seen.flight, seen.latency)
+
+    def _confirmed(self, experiment: _Experiment, seen: _Round) -> bool:
+        """Whether fewer requests are answered sooner: by more than half of what waiting in a queue would explain."""
+        explained = seen.flight / experiment.flight
+        return seen.latency / experiment.latency < (1.0 + explained) / 2
+
+    def _felt_surplus(self, seen: _Round) -> float:
+        """Return the requests in flight for each one that is worked on, as latency and throughput tell; 1 if none
+        waits."""
+        latency, rate = seen.latency, seen.flight / seen.latency
+        base = self._remember(latency)
+        if latency <= SLOWER * base:
+            self._rate = rate
+            return 1.0
+        if rate > GAIN * self._rate:
+            # A server that works on many requests together: each takes longer, and yet more are done.
+            self._rate = rate
+            self._remember(latency / SLOWER, forget=True)
+            return 1.0
+        return latency / base
+
+    def _remember(self, latency: float, *, forget: bool = False) -> float:
+        """Return the lowest latency of the last rounds, this one included."""
+        known = self._lowest_latencies
+        if forget:
+            known.clear()
+        while known and known[-1][1] >= latency:
+            known.pop()
+        known.append((self.round, latency))
+        while known[0][0] < self.round - MEMORY:
+            known.popleft()
+        return known[0][1]
+
+    def _lower(self, limit: float, *, again: bool, longest: int) -> None:
+        if again:
+            near = 0.85 * self._met <= limit <= 1.18 * self._met
+            self._pauses = min(2 * self._pauses, longest) if near else 1
+        self._met = limit
+        self._slow_start = False
+        self._pause = self._pauses
+        self._step = 1
+        self._back_to = None
+        self._next_round(limit)
+
+    def _steady(self, seen: _Round) -> None:
+        """Keep the limit, try a higher one, or measure the latency with half of the requests."""
+        self._probe_in -= 1
+        if self._probe_in <= 0 and not seen.reported and self._limit > self.lowest:
+            self._probes_apart = min(2 * self._probes_apart, MEMORY)
+            self._probe_in = self._probes_apart
+            self._back_to = self._limit
+            self._next_round(self._limit / 2)
+        elif self._pause > 0:
+            self._pause -= 1
+            self._next_round(self._limit)
+        else:
+            step, self._step = self._step, 2 * self._step
+            self._next_round(min(self._limit + step, 2 * self._limit))
+
+    def _next_round(self, limit: float) -> None:
+        self._limit = float(min(max(limit, self.lowest, 1), self.highest))
+        self._seen = _Round()
+        self.round += 1
+
+    def __repr__(self) -> str:
+        return f"Limit({self.value}{', slow start' if self._slow_start else ''})"
+
+
+def _reported_surplus(seen: _Round) -> float:
+    """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
+    service, wait = sum(seen.services), sum(seen.waits)
+    return 1.0 if wait <= QUEUED * service else (service + wait) / service
