@@ -1,7 +1,14 @@
 """The engine behind `LLMPool`: one queue for all servers.
 
     engine       calls wait in one queue and are bound to a server when it has a free slot; retries, deadlines, hedging
+    routing      which server a call goes to
     job          a call under way, and one attempt to answer it
+    waiting      calls that are not in flight, and the budget of retries
+    joined       equal calls, of which one is asked
+    deadlines    when calls end
+    timer        one timer for all of them
+    watch        requests that take too long
+    results      replies, failures, lines of a trace
     server       one server: its free slots, its pauses, its circuit breaker, its figures
     limit        how many requests a server takes at once, found out while they run
     rates        requests and tokens per minute

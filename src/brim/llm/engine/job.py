@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from brim.llm.engine.server import ServerState
 
 Done = Callable[[Reply | Failure], None]
+Queue = tuple[str, str]
+"""Kind of a call and name of the model: calls that are alike in both wait in one queue."""
 
 
 class Job:
@@ -39,16 +41,16 @@ class Job:
         "timeouts",
     )
 
-    def __init__(self, call: Call, done: Done, *, number: int, now: float, deadline: float | None) -> None:
+    def __init__(self, call: Call, done: Done, *, number: int, now: float) -> None:
         self.call = call
         self.done = done
         self.number = number
         self.submitted = now
-        self.deadline = deadline
-        """Time at which the call ends, whatever happens; set by the first attempt unless it was given."""
+        self.deadline: float | None = None
+        """Time at which the call ends, whatever happens."""
         self.key: bytes | None = None
         """The call's key, where the cache or equal calls need it."""
-        self.queue = (call.kind, call.model)
+        self.queue: Queue = (call.kind, call.model)
         self.max_tokens = call.sampling.max_tokens
         self.first_sent: float | None = None
         self.attempts = 0

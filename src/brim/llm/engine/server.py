@@ -108,6 +108,11 @@ class ServerState:
                 at = max(at, now + rate.wait(now))
         return at
 
+    def is_free(self, now: float) -> bool:
+        """Whether a request may be sent at once."""
+        at = self.ready_at(now)
+        return at is not None and at <= now
+
     def lacks(self, model: str, now: float) -> Failure | None:
         """Return the failure with which the server said, not long ago, that it does not have the model."""
         known = self._missing.get(model)

@@ -1,7 +1,8 @@
 """Counters of a pool, as values that can be shown, added to a log, or compared."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brim.core.fill import Fill
@@ -65,8 +66,48 @@ class PoolStats:
         return asdict(self)
 
 
-def server_stats(server: ServerState, now: float) -> ServerStats:
-    """Return the figures of a server whose time was counted up to now."""
+@dataclass
+class Counters:
+    """What an engine counts while it runs."""
+
+    calls: int = 0
+    replies: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    requests: int = 0
+    retries: int = 0
+    hedges: int = 0
+    cached: int = 0
+    joined: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+def pool_stats(
+    counters: Counters, servers: Sequence[ServerState], *, open_calls: int, now: float, since: float
+) -> PoolStats:
+    """Return the figures up to now."""
+    for server in servers:
+        server.count_time(now, busy=open_calls > 0)
+    each = tuple(_server_stats(server, now) for server in servers)
+    return PoolStats(
+        calls=counters.calls,
+        open=open_calls,
+        replies=counters.replies,
+        failures=dict(sorted(counters.failures.items())),
+        requests=counters.requests,
+        retries=counters.retries,
+        hedges=counters.hedges,
+        cached=counters.cached,
+        joined=counters.joined,
+        prompt_tokens=counters.prompt_tokens,
+        completion_tokens=counters.completion_tokens,
+        seconds=now - since,
+        fill=sum((one.fill for one in each), Fill()),
+        servers=each,
+    )
+
+
+def _server_stats(server: ServerState, now: float) -> ServerStats:
     latencies, waits = sorted(server.latencies), sorted(server.waits)
     return ServerStats(
         name=server.name,
