@@ -40,6 +40,7 @@ PACKAGES = (
         "pyarrow",
     ),
     *("accelerate", "datasets", "torchdata", "cpprb", "torchrl", "chuk-puzzles-gym"),
+    *("litellm", "openai", "httpx-aiohttp", "ollama", "aiohttp"),
 )
 
 

@@ -28,6 +28,7 @@ NAMES = (
     "sft",
     "gym",
     "arc",
+    "llm",
 )
 SIZED = ("packing", "planning", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
@@ -281,6 +282,11 @@ def arc(tables: list[Table]) -> Iterator[Claim]:
         yield Claim(f"ARC, {row['what']}: {row['target']}", row["reached"], row["holds"])
 
 
+def llm(tables: list[Table]) -> Iterator[Claim]:
+    for row in lines(pick(tables, subject="targets")):
+        yield Claim(f"many model calls, {row['what']}: {row['target']}", row["reached"], row["holds"])
+
+
 def quickest(table: Table | None, name: str) -> Line | None:
     """The best of its variants."""
     return max(
@@ -307,6 +313,7 @@ CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
         "sft": sft,
         "gym": gym,
         "arc": arc,
+        "llm": llm,
     },
 }
 

@@ -40,8 +40,8 @@ def test_it_listens_when_it_has_started_and_not_any_more_when_it_has_stopped():
 
 def test_it_does_not_outlive_the_program_that_started_it(tmp_path):
     code = (
-        "from brim.envs.puzzle.wire.server import *; s = PuzzleServer().start(); print(s.pid, flush=True); "
-        "time.sleep(60)"
+        "import time; from brim.envs.puzzle.wire.server import PuzzleServer; "
+        "s = PuzzleServer().start(); print(s.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}

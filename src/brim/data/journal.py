@@ -1,26 +1,20 @@
 """The journal of a build: a file of what has been measured so far, from which a build resumes after SIGKILL.
 
-The file is beside the output, `.<name>.journal`, and its records are only appended. Each record has its size and
-checksum before its bytes, so a partially written record is detected and truncated. A header record says which data and
-which tokenizer the records after it belong to; when the data has grown between two runs, a new header is appended and
-everything before it stays valid. The output is locked while a build has its journal open: two builds of one output
-never mix. The journal is removed when the output has been written.
+The file is a `brim.core.records.RecordFile`. A header record says which data and which tokenizer the records after it
+belong to; when the data has grown between two runs, a new header is appended and everything before it stays valid. The
+journal is removed when the output has been written.
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
-from brim.core.lock import locked
-from brim.core.temporary import unwritable
+from brim.core.fingerprint import array_bytes, canonical_json
+from brim.core.records import RecordFile, records_path
 from brim.data.rows.row_ids import IdBlock
 
 FORMAT = "brim.journal/1"
@@ -63,12 +57,8 @@ class Measured:
 
 def discard_journal(output: Path) -> None:
     """Remove the journal of a build that was killed after it wrote its output."""
-    if _beside(output).exists():
+    if records_path(output).exists():
         Journal(output).close(keep=False)
-
-
-def _beside(output: Path) -> Path:
-    return output.parent / f".{output.name}.journal"
 
 
 class Journal:
@@ -81,66 +71,33 @@ class Journal:
             OptionError: The directory cannot be written to.
             BrimError: Another process is writing the output.
         """
-        self.path = _beside(output)
+        self._file = RecordFile(output, kinds=(b"H", b"M"))
         self._records = 0
-        with ExitStack() as stack:
-            stack.enter_context(locked(output))
-            self._file = stack.enter_context(_opened(self.path, output))
-            self._held = stack.pop_all()
 
     def recover(self) -> tuple[dict[str, Any] | None, list[Measured]]:
         """Return the last header and everything that was measured. Truncate the file after the last whole record."""
         header: dict[str, Any] | None = None
         found: list[Measured] = []
-        end = 0
-        for kind, record, after in self._read():
-            if kind == b"H":
-                header = orjson.loads(record)
+        for record in self._file.recover():
+            if record.kind == b"H":
+                header = orjson.loads(record.data)
             else:
-                found.append(Measured.from_bytes(record))
-            end = after
-        self._file.truncate(end)
-        self._file.seek(end)
+                found.append(Measured.from_bytes(record.data))
         self._records = len(found)
         return header, found
 
     def restart(self) -> None:
         """Remove all records."""
-        self._file.truncate(0)
-        self._file.seek(0)
+        self._file.restart()
         self._records = 0
 
     def begin(self, header: dict[str, Any]) -> None:
-        self._write(b"H", canonical_json(header))
+        self._file.append(b"H", canonical_json(header))
 
     def append(self, measured: Measured) -> None:
-        self._write(b"M", measured.to_bytes())
+        self._file.append(b"M", measured.to_bytes())
         self._records += 1
 
     def close(self, *, keep: bool) -> None:
         """Release the lock. The file stays only if `keep` is set and it has records to resume from."""
-        if not (keep and self._records):
-            self.path.unlink(missing_ok=True)
-        self._held.close()
-
-    def _write(self, kind: bytes, record: bytes) -> None:
-        self._file.write(b"%s %d %s\n" % (kind, len(record), digest_bytes(record).encode()) + record)
-        self._file.flush()
-
-    def _read(self) -> Iterator[tuple[bytes, bytes, int]]:
-        self._file.seek(0)
-        while True:
-            parts = self._file.readline(80).split()
-            if len(parts) != 3 or parts[0] not in (b"H", b"M") or not parts[1].isdigit():
-                return
-            record = self._file.read(int(parts[1]))
-            if digest_bytes(record).encode() != parts[2]:
-                return
-            yield parts[0], record, self._file.tell()
-
-
-def _opened(path: Path, output: Path) -> IO[bytes]:
-    try:
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-    except OSError as error:
-        raise unwritable(output, error) from None
+        self._file.close(keep=keep and self._records > 0)

@@ -367,8 +367,10 @@ class _Options:
         for prompt in prompts:
             for sample in range(self._samples):
                 if isinstance(prompt, Call):
-                    yield prompt if not sample else replace(
-                        prompt, sample=sample, sampling=prompt.sampling.numbered(sample)
+                    yield (
+                        prompt
+                        if not sample
+                        else replace(prompt, sample=sample, sampling=prompt.sampling.numbered(sample))
                     )
                     continue
                 try:

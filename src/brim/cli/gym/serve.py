@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from brim.cli.gym.run import DEFAULT
-from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer, last_words
+from brim.core.served import last_words
+from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer
 
 
 @click.command()

@@ -230,7 +230,7 @@ class Engine:
         self._dispatching = False
         if self._closed:
             return
-        now = self._loop.time()
+        now = self._timer.now
         for job in self._deadlines.expired(now):
             self._give_up(job, too_late(job, now))
         for attempt, server in self._watch.look(self._attempts, now, hedging=not self._waiting.is_due):

@@ -4,7 +4,8 @@
 that may be in flight. Three signals move it:
 
 - A refusal (HTTP 429, 503) says that the requests which were not refused are as many as the server takes.
-- A server that reports how long a request waited tells how many of the requests in flight were being worked on.
+- A server that reports how long a request waited tells how many of the requests in flight were being worked on. The
+  shortest wait of recent rounds is the time on the network and other constant costs, and does not count.
 - Otherwise the latency (per token, where tokens are counted) is compared with the lowest one of recent rounds. If it
   has grown and the throughput has not, the surplus of requests only waits.
 
@@ -19,7 +20,7 @@ answered sooner, nothing had waited, and the limit is put back.
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 START = 4
 """Requests at once with which a server is first met."""
@@ -27,6 +28,8 @@ FEW = 24
 """Answers that make a round at least, where latencies alone are compared."""
 QUEUED = 0.2
 """Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
+NEGLIGIBLE = 0.002
+"""Seconds of waiting that are never a reason to lower the limit."""
 SLOWER = 1.6
 """Ratio of the latency to the lowest recent one that is taken as a sign of waiting."""
 GAIN = 1.15
@@ -67,6 +70,28 @@ class _Round:
         """Median latency, for each token of an answer if tokens are counted."""
         latency = median(self.latencies)
         return latency / median(self.tokens) if 2 * len(self.tokens) >= len(self.latencies) else latency
+
+
+class _Lowest:
+    """The lowest value of the last `MEMORY` rounds."""
+
+    def __init__(self) -> None:
+        self._ascending: deque[tuple[int, float]] = deque()
+        """(round, value), ascending in both: a value is dropped when a later one is lower."""
+
+    def add(self, round: int, value: float) -> float:
+        """Add the value of a round, and return the lowest."""
+        known = self._ascending
+        while known and known[-1][1] >= value:
+            known.pop()
+        known.append((round, value))
+        while known[0][0] < round - MEMORY:
+            known.popleft()
+        return known[0][1]
+
+    def forget(self) -> None:
+        """Drop all values."""
+        self._ascending.clear()
 
 
 @dataclass(frozen=True)
@@ -110,8 +135,8 @@ class Limit:
         """The limit at which congestion was last met."""
         self._refuses = False
         """True if the last congestion was a refusal."""
-        self._lowest_latencies: deque[tuple[int, float]] = deque()
-        """(round, latency) in ascending order of both: the first is the lowest of the last `MEMORY` rounds."""
+        self._latencies = _Lowest()
+        self._waits = _Lowest()
         self._rate = 0.0
         """Throughput of the last round in which nothing seemed to wait."""
         self._experiment: _Experiment | None = None
@@ -185,10 +210,11 @@ class Limit:
     def _end_round(self, seen: _Round) -> None:
         experiment, self._experiment = self._experiment, None
         if experiment is not None and not self._confirmed(experiment, seen):
-            self._remember(seen.latency, forget=True)
+            self._latencies.forget()
+            self._latencies.add(self.round, seen.latency)
             self._next_round(experiment.limit)
             return
-        surplus = _reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
+        surplus = self._reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
         if self._back_to is not None:
             limit, self._back_to = self._back_to, None
             self._next_round(limit)
@@ -215,32 +241,29 @@ class Limit:
         explained = seen.flight / experiment.flight
         return seen.latency / experiment.latency < (1.0 + explained) / 2
 
+    def _reported_surplus(self, seen: _Round) -> float:
+        """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
+        least = self._waits.add(self.round, min(seen.waits))
+        service, wait = fmean(seen.services), fmean(seen.waits) - least
+        if wait <= max(QUEUED * service, NEGLIGIBLE):
+            return 1.0
+        return (service + wait) / service
+
     def _felt_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as latency and throughput tell; 1 if none
         waits."""
         latency, rate = seen.latency, seen.flight / seen.latency
-        base = self._remember(latency)
+        base = self._latencies.add(self.round, latency)
         if latency <= SLOWER * base:
             self._rate = rate
             return 1.0
         if rate > GAIN * self._rate:
             # A server that works on many requests together: each takes longer, and yet more are done.
             self._rate = rate
-            self._remember(latency / SLOWER, forget=True)
+            self._latencies.forget()
+            self._latencies.add(self.round, latency / SLOWER)
             return 1.0
         return latency / base
-
-    def _remember(self, latency: float, *, forget: bool = False) -> float:
-        """Return the lowest latency of the last rounds, this one included."""
-        known = self._lowest_latencies
-        if forget:
-            known.clear()
-        while known and known[-1][1] >= latency:
-            known.pop()
-        known.append((self.round, latency))
-        while known[0][0] < self.round - MEMORY:
-            known.popleft()
-        return known[0][1]
 
     def _lower(self, limit: float, *, again: bool, longest: int) -> None:
         if again:
@@ -275,9 +298,3 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"Limit({self.value}{', slow start' if self._slow_start else ''})"
-
-
-def _reported_surplus(seen: _Round) -> float:
-    """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
-    service, wait = sum(seen.services), sum(seen.waits)
-    return 1.0 if wait <= QUEUED * service else (service + wait) / service

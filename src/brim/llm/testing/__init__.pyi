@@ -1,0 +1,13 @@
+from brim.core.wait.virtual_time import run as run
+from brim.llm.testing.behaviour import Behaviour as Behaviour
+from brim.llm.testing.behaviour import Constant as Constant
+from brim.llm.testing.behaviour import Fault as Fault
+from brim.llm.testing.behaviour import Faults as Faults
+from brim.llm.testing.behaviour import Latency as Latency
+from brim.llm.testing.behaviour import LogNormal as LogNormal
+from brim.llm.testing.behaviour import Refusal as Refusal
+from brim.llm.testing.behaviour import Uniform as Uniform
+from brim.llm.testing.server import ModelServer as ModelServer
+from brim.llm.testing.service import Counts as Counts
+from brim.llm.testing.service import Request as Request
+from brim.llm.testing.virtual import VirtualServer as VirtualServer
