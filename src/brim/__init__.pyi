@@ -2,6 +2,7 @@ from brim import analyze as analyze
 from brim import batch as batch
 from brim import data as data
 from brim import envs as envs
+from brim import llm as llm
 from brim import plan as plan
 from brim import stream as stream
 from brim import train as train
@@ -76,6 +77,10 @@ from brim.envs.arc import stack_actions as stack_actions
 from brim.envs.arc import stack_states as stack_states
 from brim.envs.arc import unpad_results as unpad_results
 from brim.envs.arc import warm_up_batch_functions as warm_up_batch_functions
+from brim.llm import LLMPool as LLMPool
+from brim.llm import batch_encode_queries as batch_encode_queries
+from brim.llm import batch_mutate_queries as batch_mutate_queries
+from brim.llm import batch_query_target_model as batch_query_target_model
 from brim.plan import BatchingConfig as BatchingConfig
 from brim.plan import BatchMetrics as BatchMetrics
 from brim.plan import BatchPlan as BatchPlan

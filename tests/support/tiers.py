@@ -1,4 +1,4 @@
-"""Find out what a test needs (torch, JAX, a puzzle server, a browser, processes) by reading its source.
+"""Find out what a test needs (torch, JAX, a real server, a browser, processes) by reading its source.
 
 Marks that are derived cannot be forgotten. A file is read before it is imported, because the quick tier runs where
 torch is not installed: a file that imports torch is left out there, not imported and skipped.
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MARKS = {
     "torch": "imports torch, or a library that does",
     "jax": "imports JAX",
-    "server": "starts a real puzzle server",
+    "server": "starts a real server of puzzles or models",
     "browser": "opens pages in Chromium",
     "process": "starts processes of its own",
     "slow": "takes many seconds",
@@ -39,6 +39,7 @@ LIBRARIES = {
 }
 NAMES = {
     "PuzzleServer": "server",
+    "LlamaServer": "server",
     "kernel": "kernel",
     "subprocess": "process",
     "Popen": "process",

@@ -61,6 +61,16 @@ TREE: Tree = {
             "bench": ("brim.cli.arc.bench:bench", "Measure the engines that can be used here."),
         },
     ),
+    "llm": (
+        "Ask language models, many questions at once.",
+        {
+            "map": ("brim.cli.llm.map:map_rows", "Ask a model about every row of a file."),
+            "embed": ("brim.cli.llm.embed:embed", "Compute the vector of every row of a file."),
+            "check": ("brim.cli.llm.check:check", "Look at model servers: are they there, and how fast."),
+            "bench": ("brim.cli.llm.bench:bench", "Measure throughput and latency by requests at once."),
+            "serve": ("brim.cli.llm.serve:serve", "Run a llama.cpp server on this machine."),
+        },
+    ),
     "bench": (
         "Measure this machine.",
         {"batch-size": ("brim.cli.bench:batch_size", "Find the largest token budget that fits.")},

@@ -8,9 +8,11 @@
     embed/         embeddings computed in this process
     engine/        one queue for all servers: adaptive limits, retries, deadlines, hedging, statistics
     cache, trace   what is kept on disk
-    pool           LLMPool: the engine behind functions that need no event loop
+    pool, ready    LLMPool: the engine behind functions that need no event loop
     batch_calls    batch_encode_queries, batch_mutate_queries, batch_query_target_model
     mutations/     the prompts by which a query is rewritten
+    measure        throughput and latency by requests at once
+    checkup        whether a server is there, how fast it is, and what to change
     answers/       the files of `brim llm map` and `brim llm embed`, which resume after a kill
     llama          a real llama.cpp server on this machine
     testing/       a server to test against

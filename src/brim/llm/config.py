@@ -1,7 +1,7 @@
 """Options of a pool of model servers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from brim.core.errors import OptionError
@@ -17,12 +17,14 @@ CACHE_MODES: tuple[CacheMode, ...] = ("off", "read", "write", "replay")
 class Server:
     """A model server, and how much it may be asked."""
 
-    url: str
-    """Its address, such as http://127.0.0.1:11434; a path such as /v1 may follow."""
+    url: str = field(repr=False)
+    """Its address, such as http://127.0.0.1:11434; a path such as /v1 may follow. It may hold a password, so it is not
+    shown."""
     protocol: Protocol = "auto"
     """The protocol it speaks. "auto" asks the server."""
-    key_env: str | None = None
-    """Name of the environment variable that holds the API key. A key is never given itself."""
+    key_env: str | None = field(default=None, repr=False)
+    """Name of the environment variable that holds the API key. The key itself is never given; if it is, by mistake, it
+    is not shown."""
     limit: int | None = None
     """Number of requests at once. None finds it out while the requests run."""
     max_limit: int = 1024

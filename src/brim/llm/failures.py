@@ -8,6 +8,7 @@
     ├── ServerLost        the server cannot be reached, or closed the connection
     ├── TimedOut          the time for the call, or for one attempt, ran out
     ├── BadReply          the reply cannot be understood
+    ├── CacheFailed       the cache is damaged or cannot be read
     ├── NotCached         the cache is replayed, and does not have the answer
     └── Cancelled         the pool was closed before the call ended
 
@@ -107,6 +108,10 @@ class BadReply(Failure):
     """The reply cannot be understood."""
 
     transient = True
+
+
+class CacheFailed(Failure):
+    """The cache is damaged, or cannot be read."""
 
 
 class NotCached(Failure):

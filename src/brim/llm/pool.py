@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +24,7 @@ from brim.llm.engine.engine import Engine
 from brim.llm.engine.job import Done, Job
 from brim.llm.engine.server import ServerState
 from brim.llm.engine.stats import PoolStats
-from brim.llm.failures import Failure, Rejected
+from brim.llm.failures import Failure, Rejected, TimedOut
 from brim.llm.ready import Ready
 
 if TYPE_CHECKING:
@@ -80,18 +80,16 @@ class LLMPool:
             raise OptionError("a pool needs at least one server")
         states = [self._state(number, server) for number, server in enumerate(given)]
         self._process = os.getpid()
-        self._owns_cache = cache is not None and not isinstance(cache, Cache)
-        self._cache = Cache(cache, mode=cache_mode) if cache is not None and not isinstance(cache, Cache) else cache
-        try:
-            self._trace = None if trace is None else Trace(trace)
+        self._closed = False
+        with ExitStack() as files:
+            if cache is not None and not isinstance(cache, Cache):
+                cache = files.enter_context(closing(Cache(cache, mode=cache_mode)))
+            self._trace = None if trace is None else files.enter_context(closing(Trace(trace)))
+            self._cache = cache
             self._thread = LoopThread("brim-llm")
-        except BaseException:
-            if self._owns_cache and self._cache is not None:
-                self._cache.close()
-            raise
+            self._files = files.pop_all()
         self._engine = self._thread.call(self._open(states))
         self._coalescer = self._thread.call(self._open_coalescer(states))
-        self._closed = False
 
     def call(
         self,
@@ -236,12 +234,10 @@ class LLMPool:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() == self._process:
+        if os.getpid() != self._process:
+            return  # thread and files belong to the parent
+        with self._files:
             self._thread.stop(self._engine.close())
-        if self._owns_cache and self._cache is not None:
-            self._cache.close()
-        if self._trace is not None:
-            self._trace.close()
 
     def __enter__(self) -> Self:
         return self
@@ -320,6 +316,8 @@ class LLMPool:
             OptionError: They have none, or several.
             Failure: None of them can be asked.
         """
+        if self._cache is not None and self._cache.mode == "replay":
+            raise OptionError("name a model: a cache that is replayed asks no server for its models")
         found = self.models()
         names = sorted({name for models in found.values() if not isinstance(models, Failure) for name in models})
         if len(names) == 1:
@@ -337,8 +335,6 @@ class LLMPool:
             except Failure as failure:
                 return failure
             except TimeoutError:
-                from brim.llm.failures import TimedOut
-
                 return TimedOut("no list of models after 30 s", server=server.name)
 
         servers = self._engine.servers

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from brim.core.errors import BrimError
 from brim.core.rng import share
 from brim.llm.call import Answer, Call, Reply
 from brim.llm.config import PoolConfig
@@ -29,6 +30,7 @@ from brim.llm.engine.timer import Timer
 from brim.llm.engine.waiting import RetryBudget, Waiting
 from brim.llm.engine.watch import Watch
 from brim.llm.failures import (
+    CacheFailed,
     Cancelled,
     Failure,
     ModelMissing,
@@ -207,7 +209,11 @@ class Engine:
             return False
         job.key = job.call.key()
         if cache is not None:
-            answer = cache.get(job.key)
+            try:
+                answer = cache.get(job.key)
+            except BrimError as error:
+                self._give_up(job, CacheFailed(str(error)))
+                return True
             if answer is not None:
                 self._counters.cached += 1
                 self._end(job, reply_of(job, answer, self._loop.time(), cached=True))
@@ -407,7 +413,7 @@ class Engine:
             self._counters.joined += len(followers)
             for follower in followers:
                 self._end(follower, replace(result, joined=True, attempts=0, seconds=now - follower.submitted))
-        elif isinstance(result, Rejected) or self._closed:
+        elif isinstance(result, Rejected | CacheFailed) or self._closed:
             for follower in followers:
                 self._give_up(follower, result)
         else:

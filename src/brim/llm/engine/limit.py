@@ -30,6 +30,8 @@ QUEUED = 0.2
 """Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
 NEGLIGIBLE = 0.002
 """Seconds of waiting that are never a reason to lower the limit."""
+SHORTEST = 1e-6
+"""Lower limit of a latency in seconds: it is divided by."""
 SLOWER = 1.6
 """Ratio of the latency to the lowest recent one that is taken as a sign of waiting."""
 GAIN = 1.15
@@ -180,7 +182,7 @@ class Limit:
         if round != self.round:
             return
         seen = self._seen
-        seen.latencies.append(latency)
+        seen.latencies.append(max(latency, SHORTEST))
         seen.flights.append(in_flight)
         if tokens:
             seen.tokens.append(tokens)

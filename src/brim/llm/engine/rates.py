@@ -6,6 +6,8 @@ cost is known only afterwards, so the bucket may be overdrawn; then the next req
 
 BURST = 10.0
 """Seconds whose share may be used at once."""
+WHOLE = 1.0 - 1e-6
+"""From this on, a share counts as one unit: sums of shares are rounded."""
 
 
 class Rate:
@@ -28,7 +30,7 @@ class Rate:
     def wait(self, now: float) -> float:
         """Return the seconds until one unit may be taken; 0 if it may be taken now."""
         self._fill(now)
-        return max(0.0, (1.0 - self._left) / self._rate) if self._left < 1.0 else 0.0
+        return 0.0 if self._left >= WHOLE else (1.0 - self._left) / self._rate
 
     def take(self, units: float, now: float) -> None:
         """Take units, also more than there are. A negative number gives back what was taken too much."""

@@ -16,6 +16,8 @@ RETRIES_KEPT = 200.0
 """Retries that can be saved up."""
 RETRIES_A_SECOND = 2.0
 """Retries that are always allowed, so that the last calls of a run do not wait forever."""
+WHOLE = 1.0 - 1e-6
+"""From this on, a share counts as one retry: sums of shares are rounded."""
 
 
 class Waiting:
@@ -97,11 +99,11 @@ class RetryBudget:
         if self._left < RETRIES_AT_ONCE:
             self._left = min(self._left + (now - self._at) * RETRIES_A_SECOND, RETRIES_AT_ONCE)
         self._at = now
-        return max(0.0, (1.0 - self._left) / RETRIES_A_SECOND)
+        return 0.0 if self._left >= WHOLE else (1.0 - self._left) / RETRIES_A_SECOND
 
     def take(self) -> bool:
         """Take one retry, if one is allowed."""
-        if self._left < 1.0:
+        if self._left < WHOLE:
             return False
         self._left -= 1.0
         return True
