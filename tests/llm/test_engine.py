@@ -292,6 +292,18 @@ def test_a_request_that_hangs_is_given_up_and_a_call_that_is_just_slow_gets_thro
     run(main())
 
 
+def test_a_request_that_hangs_in_the_only_slot_of_a_new_server_is_given_up():
+    async def main():
+        known, new = VirtualServer(latency=0.1, slots=8), VirtualServer(latency=0.1, slots=1)
+        async with Run(known, new, limits=(8, 1)) as run:
+            new.next("hang")
+            run.submit(*(question(f"q{number}") for number in range(100)))
+            assert all(isinstance(result, Reply) for result in await run.end())
+            assert now() < 20.0
+
+    run(main())
+
+
 def test_a_failure_that_no_retry_can_mend_ends_the_call_at_once():
     async def main():
         def refuse(call):

@@ -7,12 +7,16 @@ RECENT = 512
 """Number of latencies that are remembered."""
 ENOUGH = 30
 """Number of latencies from which percentiles are used."""
+FEW = 5
+"""Number of latencies from which the longest of them is used until then."""
 AGAIN = 32
 """Latencies between two computations of the percentiles."""
 SHORTEST = 0.25
 """Lower limit in seconds of the time after which a request is given up."""
 PATIENCE = 4.0
 """A request is given up after this many times the 99th percentile."""
+PATIENCE_FIRST = 10.0
+"""While there are only a few latencies, it is given up after this many times the longest."""
 
 
 class Durations:
@@ -44,9 +48,10 @@ class Durations:
             timeouts: Requests of the same call that were given up before; each doubles the time, so that a call which
                 simply takes long gets through.
         """
-        if len(self._recent) < ENOUGH:
+        if len(self._recent) < FEW:
             return None
-        seconds = max(PATIENCE * self._p99, SHORTEST)
+        usual = PATIENCE * self._p99 if len(self._recent) >= ENOUGH else PATIENCE_FIRST * max(self._recent)
+        seconds = max(usual, SHORTEST)
         if max_tokens and self._longest_answer and max_tokens > self._longest_answer:
             seconds *= max_tokens / self._longest_answer
         return seconds * 2**timeouts

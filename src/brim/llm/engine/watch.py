@@ -8,6 +8,8 @@ from brim.llm.engine.server import ServerState
 
 SHORTEST, LONGEST = 0.02, 1.0
 """Seconds between two looks."""
+UNKNOWN = 4.0
+"""A server of which little is known is given this many times the time of the slowest other."""
 
 
 class Watch:
@@ -66,7 +68,12 @@ class Watch:
         job = attempt.job
         if job.attempts - job.refusals >= self._config.attempts:
             return None  # the last attempt has all the time that is left
-        return attempt.server.durations(job).give_up_after(job.max_tokens, job.timeouts)
+        own = attempt.server.durations(job).give_up_after(job.max_tokens, job.timeouts)
+        if own is not None:
+            return own
+        # A server of which little is known may have a single slot, and this request may hold it for ever.
+        others = [server.durations(job).give_up_after(job.max_tokens, job.timeouts) for server in self._servers]
+        return max((UNKNOWN * other for other in others if other is not None), default=None)
 
     def _second_server(self, attempt: Attempt, now: float) -> ServerState | None:
         """Return the server for a second request: another one rather than the same, if the budget allows it."""
