@@ -8,7 +8,7 @@ from brim.llm.engine.server import ServerState
 
 SHORTEST, LONGEST = 0.02, 1.0
 """Seconds between two looks."""
-UNKNOWN = 4.0
+UNKNOWN = 30.0
 """A server of which little is known is given this many times the time of the slowest other."""
 
 
