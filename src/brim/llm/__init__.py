@@ -8,7 +8,8 @@
     embed/         embeddings computed in this process
     engine/        one queue for all servers: adaptive limits, retries, deadlines, hedging, statistics
     cache, trace   what is kept on disk
-    pool, ready    LLMPool: the engine behind functions that need no event loop
+    pool           LLMPool: the engine behind functions that need no event loop
+    ready          results as they are ready; pending: one that is waited for later
     batch_calls    batch_encode_queries, batch_mutate_queries, batch_query_target_model
     mutations/     the prompts by which a query is rewritten
     measure        throughput and latency by requests at once

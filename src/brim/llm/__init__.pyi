@@ -38,8 +38,8 @@ from brim.llm.measure import measure_curve as measure_curve
 from brim.llm.mutations import MUTATIONS as MUTATIONS
 from brim.llm.mutations import Mutation as Mutation
 from brim.llm.mutations import load_mutation as load_mutation
+from brim.llm.pending import Pending as Pending
 from brim.llm.pool import LLMPool as LLMPool
-from brim.llm.pool import Pending as Pending
 from brim.llm.trace import Trace as Trace
 from brim.llm.trace import read_trace as read_trace
 from brim.llm.wire.detect import open_endpoint as open_endpoint

@@ -7,9 +7,9 @@ threads at once, but not by a process that was forked from the one that made it.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +25,7 @@ from brim.llm.engine.job import Done, Job
 from brim.llm.engine.server import ServerState
 from brim.llm.engine.stats import PoolStats
 from brim.llm.failures import Failure, Rejected, TimedOut
+from brim.llm.pending import Pending
 from brim.llm.ready import Ready
 
 if TYPE_CHECKING:
@@ -185,16 +186,14 @@ class LLMPool:
         sampling: Sampling | None = None,
         sample: int = 0,
         deadline: float | None = None,
-    ) -> "Pending":
+    ) -> Pending:
         """Send a prompt, and return an object from which its reply can be had later.
 
         Args:
             deadline: Seconds from now after which the call ends, even if it was never sent.
         """
         call = self.call(prompt, model=model, system=system, kind=kind, sampling=sampling, sample=sample)
-        pending = Pending(self)
-        self._post(pending.begin, self._engine, call, deadline)
-        return pending
+        return Pending(self._post, self._engine, call, deadline)
 
     def embed(self, texts: Iterable[str], *, model: str | None = None) -> list[Reply | Failure]:
         """Return a reply with a vector, or a failure, for each text, in the order asked.
@@ -373,53 +372,6 @@ class _Options:
                     yield self._pool.call(prompt, sample=sample, **self._options)
                 except OptionError as error:
                     yield Rejected(str(error))
-
-
-class Pending(Awaitable[Reply]):
-    """A call that was submitted: wait for it with `result()`, or with `await`."""
-
-    def __init__(self, pool: LLMPool) -> None:
-        self._pool = pool
-        self._future: Future[Reply] = Future()
-        self._job: Job | None = None
-
-    def result(self, timeout: float | None = None) -> Reply:
-        """Return the reply.
-
-        Raises:
-            Failure: There is none.
-            TimeoutError: It did not come within `timeout` seconds. The call goes on.
-        """
-        return self._future.result(timeout)
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._future.done()
-
-    def cancel(self) -> None:
-        """End the call with `Cancelled`, if it has not ended."""
-        with suppress(BrimError):
-            self._pool._post(self._cancel)  # pyright: ignore[reportPrivateUsage]
-
-    def __await__(self) -> Generator[Any, None, Reply]:
-        return asyncio.wrap_future(self._future).__await__()
-
-    def begin(self, engine: Engine, call: Call, deadline: float | None) -> None:
-        """Submit the call, in the engine's thread."""
-        self._engine = engine
-        self._job = engine.submit(call, self._end, deadline=deadline)
-
-    def _cancel(self) -> None:
-        if self._job is not None:
-            self._engine.cancel(self._job)
-
-    def _end(self, result: Reply | Failure) -> None:
-        if not self._future.set_running_or_notify_cancel():
-            return
-        if isinstance(result, Failure):
-            self._future.set_exception(result)
-        else:
-            self._future.set_result(result)
 
 
 def _checked_text(text: str) -> str:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from brim.cli.llm.flags import access_flags, named_servers, server_option
 from brim.cli.llm.progress import Tally, asking
+from brim.cli.options import flags
 from brim.cli.output import check_output
 from brim.cli.show import show_facts, show_json
 from brim.core.errors import OptionError
@@ -19,42 +22,16 @@ from brim.llm.answers.rows import Input, same_file
 from brim.llm.answers.template import Template
 from brim.llm.answers.write import Totals, is_failed_file, write_failed
 from brim.llm.call import Reply
-from brim.llm.config import CACHE_MODES, PROTOCOLS, PoolConfig, Server
+from brim.llm.config import CACHE_MODES, PoolConfig, Server
 from brim.llm.failures import Failure
 
-DEFAULT_SERVER = "http://127.0.0.1:11434"
 DEFAULT = PoolConfig()
 AS_WRITTEN = "an output of this command as it was written"
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _joined(*options: Decorator) -> Decorator:
-    """Return one decorator that adds several options, in this order."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-server_flags = _joined(
-    click.option(
-        "--server",
-        "servers",
-        multiple=True,
-        metavar="URL",
-        help=f"A model server. Can be repeated.  [default: {DEFAULT_SERVER}]",
-    ),
-    click.option(
-        "--protocol",
-        type=click.Choice(PROTOCOLS),
-        default="auto",
-        show_default=True,
-        help="Protocol of the servers; auto asks them.",
-    ),
-    click.option("--key-env", metavar="NAME", help="Environment variable that holds the API key."),
+server_flags = flags(
+    server_option(several=True),
+    access_flags,
     click.option(
         "--limit", type=click.IntRange(min=1), help="Requests at once to each server.  [default: found out by itself]"
     ),
@@ -97,7 +74,7 @@ server_flags = _joined(
     ),
     click.option("--trace", metavar="FILE", help="Write a line of JSON about every call."),
 )
-template_flags = _joined(
+template_flags = flags(
     click.option("--template", metavar="TEXT", help="Prompt with fields of the row in braces, such as {question}."),
     click.option("--template-file", metavar="FILE", help="File that holds the template."),
 )
@@ -149,17 +126,10 @@ def open_pool(options: dict[str, Any]) -> Any:
     """Return an `LLMPool` with these options."""
     from brim.llm.pool import LLMPool
 
+    bounds = {name: options[name] for name in ("limit", "max_limit", "rpm", "tpm")}
     servers = [
-        Server(
-            url=url,
-            protocol=options["protocol"],
-            key_env=options["key_env"],
-            limit=options["limit"],
-            max_limit=options["max_limit"],
-            rpm=options["rpm"],
-            tpm=options["tpm"],
-        )
-        for url in dict.fromkeys(options["servers"] or [DEFAULT_SERVER])
+        replace(server, **bounds)
+        for server in named_servers(options["servers"], options["protocol"], options["key_env"])
     ]
     batch = {"embed_batch": options["batch"]} if options.get("batch") is not None else {}
     config = PoolConfig(**{name: options[name] for name in ("timeout", "attempts", "patience", "hedge")}, **batch)

@@ -1,4 +1,4 @@
-"""Flags that name a model server, for the commands that look at servers."""
+"""Flags that name model servers."""
 
 from collections.abc import Iterable
 

@@ -2,7 +2,7 @@
 
 Questions are made from the rows while earlier ones are under way, so memory holds those in flight and no others. An
 outcome is in the journal before the caller sees it. A run stops early only where no later question can fare better:
-the servers are lost, the key is refused, or no server has the model.
+the servers are lost, the key is refused, no server has the model, or the cache is damaged.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from brim.core.errors import OptionError
 from brim.llm.answers.journal import AnswerJournal
 from brim.llm.answers.rows import Input, Row
 from brim.llm.call import Reply
-from brim.llm.failures import Cancelled, Failure, ModelMissing, Rejected
+from brim.llm.failures import CacheFailed, Cancelled, Failure, ModelMissing, Rejected
 
 REFUSED_KEY = (401, 403)
 
@@ -51,8 +51,8 @@ def ask_missing(
         lost: Tells from a failure whether all servers are lost.
 
     Raises:
-        Failure: No further question can be answered: all servers are lost, or the first answers say that the key is
-            refused or the model is missing. Everything that was answered before is in the journal.
+        Failure: No further question can be answered: all servers are lost, the cache is damaged, or the first answers
+            say that the key is refused or the model is missing. Everything that was answered before is in the journal.
     """
     under_way: dict[int, tuple[int, int, Row]] = {}
     unaskable: deque[Outcome] = deque()
@@ -89,7 +89,7 @@ def ask_missing(
 
 def _is_hopeless(failure: Failure, *, answered: bool) -> bool:
     """Whether every other question would fail in the same way."""
-    if isinstance(failure, Cancelled):
+    if isinstance(failure, Cancelled | CacheFailed):
         return True
     return not answered and (isinstance(failure, ModelMissing) or failure.status in REFUSED_KEY)
 
