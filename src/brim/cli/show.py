@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any, Protocol
 
 import click
@@ -116,6 +117,42 @@ def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, 
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def tenths_told(progress: Callable[[], tuple[int, int]], line: Callable[[], str]) -> Generator[None, None, None]:
+    """Print a line on stderr for each tenth of the work, from a thread: for long work where there is no terminal.
+
+    Args:
+        progress: Returns the number of parts done and the number of all parts.
+        line: Returns the line to print.
+    """
+    left = Event()
+
+    def tenths() -> int:
+        done, total = progress()
+        return 10 * done // max(total, 1)
+
+    told = tenths()
+
+    def look() -> None:
+        nonlocal told
+        if (now := tenths()) > told:
+            told = now
+            click.echo(line(), err=True)
+
+    def watch() -> None:
+        while not left.wait(0.1):
+            look()
+
+    watching = Thread(target=watch, name="progress", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        left.set()
+        watching.join()
+        look()
 
 
 class MeasuringProgress(Protocol):

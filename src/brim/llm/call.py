@@ -124,7 +124,7 @@ def chat(prompt: "str | Sequence[Message]", *, system: str | None = None) -> tup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What one attempt brought back from a server."""
+    """The answer of a server to one request."""
 
     text: str = ""
     vectors: NDArray[np.float32] | None = None

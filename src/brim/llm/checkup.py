@@ -44,7 +44,7 @@ HARDLY = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCheck:
-    """What was found out about a server. None is what was not, or could not be found out."""
+    """Findings about a server. None stands for what was not asked, or could not be found out."""
 
     server: str
     """Its address, without secrets."""

@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a server says about itself."""
+    """A server's description of itself."""
 
     protocol: Literal["ollama", "openai"]
     models: tuple[str, ...]

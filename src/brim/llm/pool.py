@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from brim.llm.cache import Cache
 
 Prompt = str | Sequence[Message] | Call
-"""What can be asked: a text, a conversation, or a call that was made before."""
+"""A question: a text, a conversation, or a call that was made before."""
 AnyServer = str | Server | Endpoint
 LOCAL = "http://127.0.0.1:11434"
 """The address of an Ollama server on this machine."""
@@ -344,7 +344,7 @@ class LLMPool:
 
 
 class _Options:
-    """What all calls of one `map` have in common."""
+    """Options that all calls of one `map` have in common."""
 
     def __init__(self, pool: LLMPool, *, samples: int, **options: Any) -> None:
         check_counts(samples=samples)

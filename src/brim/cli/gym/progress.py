@@ -2,13 +2,13 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from threading import Event, Thread
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+from brim.cli.show import tenths_told
 
 MOST_LANES = 16
 """Upper limit of the lanes that have a row of their own in the table; the others share one."""
@@ -26,34 +26,8 @@ def playing(stream: Any, *, episodes: int, quiet: bool) -> Generator[None, None,
         ):
             yield
     else:
-        with _lines(stream, episodes):
+        with tenths_told(lambda: (stream.metrics.num_episodes, episodes), lambda: _line(stream, episodes)):
             yield
-
-
-@contextmanager
-def _lines(stream: Any, episodes: int) -> Generator[None, None, None]:
-    """Print a line for each tenth of the episodes, however they end."""
-    left, told = Event(), 0
-
-    def look() -> None:
-        nonlocal told
-        tenths = 10 * stream.metrics.num_episodes // episodes
-        if tenths > told:
-            told = tenths
-            click.echo(_line(stream, episodes), err=True)
-
-    def watch() -> None:
-        while not left.wait(0.1):
-            look()
-
-    watching = Thread(target=watch, name="progress", daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        left.set()
-        watching.join()
-        look()
 
 
 def _line(stream: Any, episodes: int) -> str:

@@ -4,21 +4,19 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Event, Thread
 from typing import Any
 
-import click
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.show import human, plain
+from brim.cli.show import human, plain, tenths_told
 
 
 @dataclass
 class Tally:
-    """What a run has done so far. One thread counts, another one shows it."""
+    """Counters of a run. One thread counts, another one shows them."""
 
     total: int
     """Questions of the whole run."""
@@ -82,7 +80,7 @@ def asking(tally: Tally, stats: Callable[[], Any] | None, *, quiet: bool) -> Gen
         ):
             yield
     else:
-        with _lines(tally):
+        with tenths_told(lambda: (tally.ended, tally.total), tally.line):
             yield
 
 
@@ -99,30 +97,3 @@ def shown(tally: Tally, stats: Any) -> RenderableType:
         counts = (server.limit, server.in_flight, median, server.requests, server.refused or "", state)
         table.add_row(plain(server.name), *map(plain, counts))
     return table
-
-
-@contextmanager
-def _lines(tally: Tally) -> Generator[None, None, None]:
-    """Print a line for each tenth of the questions."""
-    left = Event()
-    told = 10 * tally.ended // tally.total
-
-    def look() -> None:
-        nonlocal told
-        tenths = 10 * tally.ended // tally.total
-        if tenths > told:
-            told = tenths
-            click.echo(tally.line(), err=True)
-
-    def watch() -> None:
-        while not left.wait(0.1):
-            look()
-
-    watching = Thread(target=watch, name="progress", daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        left.set()
-        watching.join()
-        look()

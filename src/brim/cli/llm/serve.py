@@ -6,7 +6,7 @@ from brim.core.served import last_words
 from brim.llm.llama import CONTEXT, LlamaServer
 
 DEFAULT_PORT = 8080
-"""As that of llama.cpp's own command."""
+"""The default port of llama.cpp's own server."""
 
 
 @click.command()

@@ -30,7 +30,7 @@ on, their vectors are joined in this order."""
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a directory says beyond the model itself."""
+    """Settings in a model directory that the model itself does not hold."""
 
     modes: tuple[str, ...] = ("mean",)
     normalize: bool = False

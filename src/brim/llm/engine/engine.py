@@ -163,7 +163,7 @@ class Engine:
         self._give_up(job, failure)
 
     def cancel(self, job: Job) -> None:
-        """End a call that nobody waits for any more."""
+        """End a call with `Cancelled`, because its result is not needed any more."""
         self._give_up(job, Cancelled("the call was cancelled"))
         self._dispatch_soon()
 

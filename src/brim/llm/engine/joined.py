@@ -26,7 +26,7 @@ class Joined:
         return True
 
     def leave(self, job: Job) -> Sequence[Job]:
-        """Note that a call has ended. Returns those that followed it; from now on they follow nobody."""
+        """Note that a call has ended. Returns the calls that followed it, which are released."""
         if job.leader is not None:
             job.leader.followers.remove(job)
             job.leader = None

@@ -1,4 +1,4 @@
-"""What a call ends with, and what is said about it: replies, failures, lines of a trace."""
+"""The end of a call: replies, failures, and the lines of a trace about them."""
 
 from typing import Any
 

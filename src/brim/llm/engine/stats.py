@@ -68,7 +68,7 @@ class PoolStats:
 
 @dataclass
 class Counters:
-    """What an engine counts while it runs."""
+    """Counters of a running engine."""
 
     calls: int = 0
     replies: int = 0
