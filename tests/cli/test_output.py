@@ -50,8 +50,16 @@ WRITERS = {
     "arc rollout --data mock --envs 2 --engine numpy -o": "episodes.jsonl",
 }
 
+ASKING = {
+    "llm map -i train.jsonl -m any --server http://127.0.0.1:9 -o": "answers.jsonl",
+    "llm embed -i train.jsonl -m hash --text-field prompt -q -o": "vectors.npy",
+    "llm bench -m any --server http://127.0.0.1:9 -o": "bench.json",
+    "llm bench -m any --server http://127.0.0.1:9 --plot": "bench.png",
+}
+"""Commands that need a server, or that have nothing to do if their output is complete."""
 
-@pytest.mark.parametrize(("line", "name"), WRITERS.items())
+
+@pytest.mark.parametrize(("line", "name"), [*WRITERS.items(), *ASKING.items()])
 def test_a_file_that_brim_did_not_write_is_kept(here, line, name):
     Path(name).write_text('{"text": "mine"}\n')
     with pytest.raises(

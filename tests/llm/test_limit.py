@@ -126,6 +126,14 @@ def test_latency_per_token_is_compared_so_longer_answers_do_not_lower_the_limit(
     assert limit.value >= before
 
 
+def test_kinds_of_calls_are_compared_with_their_own_latencies_only():
+    limit = Limit(highest=64)
+    rounds(limit, lambda level: 0.002, 20, kind=lambda level: "embed")
+    before = limit.value
+    rounds(limit, lambda level: 2.0, 20, kind=lambda level: "chat")
+    assert limit.value >= before
+
+
 @given(st.lists(st.floats(0.0, 1e6), min_size=1), st.floats(0.01, 1.0))
 def test_a_percentile_is_a_value_that_at_least_this_share_does_not_exceed(values, share):
     ordered = sorted(values)

@@ -19,7 +19,8 @@ answered sooner, nothing had waited, and the limit is put back.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from statistics import fmean, median
 
 START = 4
@@ -45,33 +46,49 @@ MEMORY = 64
 """Rounds for which the lowest latency is remembered. After that a round with half of the requests measures it anew."""
 
 
-@dataclass
+Kind = Hashable
+"""Calls of one kind are alike, so that their latencies can be compared: the same model, chats or embeddings."""
+Typical = Mapping[Kind, tuple[int, float]]
+"""For each kind the number of answers, and their typical latency."""
+
+
 class _Round:
     """The answers to requests that were sent in one round."""
 
-    latencies: list[float] = field(default_factory=list[float])
-    flights: list[int] = field(default_factory=list[int])
-    tokens: list[int] = field(default_factory=list[int])
-    waits: list[float] = field(default_factory=list[float])
-    services: list[float] = field(default_factory=list[float])
-    filled: bool = False
-    """True if the limit was reached."""
+    def __init__(self) -> None:
+        self.answers = 0
+        self.flights = 0
+        self.filled = False
+        """True if the limit was reached."""
+        self.waits: list[float] = []
+        self.services: list[float] = []
+        self._latencies: dict[Kind, list[float]] = {}
+        self._tokens: dict[Kind, list[int]] = {}
+
+    def add(self, kind: Kind, latency: float, in_flight: int, tokens: int | None) -> None:
+        self.answers += 1
+        self.flights += in_flight
+        self._latencies.setdefault(kind, []).append(max(latency, SHORTEST))
+        if tokens:
+            self._tokens.setdefault(kind, []).append(tokens)
 
     @property
     def reported(self) -> bool:
         """True if the server says how long requests waited."""
-        return 2 * len(self.waits) >= len(self.latencies)
+        return 2 * len(self.waits) >= self.answers
 
     @property
     def flight(self) -> float:
         """Requests in flight, on average."""
-        return sum(self.flights) / len(self.flights)
+        return self.flights / self.answers
 
-    @property
-    def latency(self) -> float:
-        """Median latency, for each token of an answer if tokens are counted."""
-        latency = median(self.latencies)
-        return latency / median(self.tokens) if 2 * len(self.tokens) >= len(self.latencies) else latency
+    def typical(self) -> Typical:
+        """Return median latencies, for each token of an answer if tokens are counted."""
+        return {kind: (len(latencies), self._median(kind)) for kind, latencies in self._latencies.items()}
+
+    def _median(self, kind: Kind) -> float:
+        latencies, tokens = self._latencies[kind], self._tokens.get(kind, ())
+        return median(latencies) / median(tokens) if 2 * len(tokens) >= len(latencies) else median(latencies)
 
 
 class _Lowest:
@@ -91,9 +108,12 @@ class _Lowest:
             known.popleft()
         return known[0][1]
 
-    def forget(self) -> None:
-        """Drop all values."""
-        self._ascending.clear()
+
+def _ratio(typical: Typical, base: Mapping[Kind, float]) -> float:
+    """Return the latencies relative to others of their kind, on average; 1 if there are none to compare with."""
+    pairs = [(count, latency / base[kind]) for kind, (count, latency) in typical.items() if kind in base]
+    answers = sum(count for count, _ in pairs)
+    return sum(count * ratio for count, ratio in pairs) / answers if answers else 1.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +122,12 @@ class _Experiment:
 
     limit: float
     flight: float
-    latency: float
+    typical: Typical
+
+    def confirmed_by(self, seen: _Round) -> bool:
+        """Whether fewer requests are answered sooner: by more than half of what waiting in a queue would explain."""
+        before = {kind: latency for kind, (_, latency) in self.typical.items()}
+        return _ratio(seen.typical(), before) < (1.0 + seen.flight / self.flight) / 2
 
 
 class Limit:
@@ -137,10 +162,11 @@ class Limit:
         """The limit at which congestion was last met."""
         self._refuses = False
         """True if the last congestion was a refusal."""
-        self._latencies = _Lowest()
+        self._lowest: dict[Kind, _Lowest] = {}
+        """The lowest typical latencies."""
         self._waits = _Lowest()
         self._rate = 0.0
-        """Throughput of the last round in which nothing seemed to wait."""
+        """Throughput of the last round in which nothing seemed to wait, relative to that of a request alone."""
         self._experiment: _Experiment | None = None
         self._probe_in = 4
         """Rounds until the latency is measured with half of the requests."""
@@ -163,6 +189,7 @@ class Limit:
         latency: float,
         *,
         in_flight: int,
+        kind: Kind = "",
         tokens: int | None = None,
         wait: float | None = None,
         service: float | None = None,
@@ -171,6 +198,7 @@ class Limit:
 
         Args:
             in_flight: Number of requests in flight when it was sent, itself included.
+            kind: Kind of the call. Only latencies of the same kind are compared.
             tokens: Tokens of the answer, if they are known.
             wait: Seconds that it waited in the server, if the server reports it.
             service: Seconds that the server worked on it, if the server reports it.
@@ -182,15 +210,12 @@ class Limit:
         if round != self.round:
             return
         seen = self._seen
-        seen.latencies.append(max(latency, SHORTEST))
-        seen.flights.append(in_flight)
-        if tokens:
-            seen.tokens.append(tokens)
+        seen.add(kind, latency, in_flight, tokens)
         if wait is not None and service:
             seen.waits.append(wait)
             seen.services.append(service)
         few = 1 if self._slow_start or self._refuses or seen.reported else FEW
-        if len(seen.latencies) >= max(seen.flight, few):
+        if seen.answers >= max(seen.flight, few):
             self._end_round(seen)
 
     def refused(self, in_flight: int) -> None:
@@ -211,9 +236,8 @@ class Limit:
 
     def _end_round(self, seen: _Round) -> None:
         experiment, self._experiment = self._experiment, None
-        if experiment is not None and not self._confirmed(experiment, seen):
-            self._latencies.forget()
-            self._latencies.add(self.round, seen.latency)
+        if experiment is not None and not experiment.confirmed_by(seen):
+            self._forget(seen.typical())
             self._next_round(experiment.limit)
             return
         surplus = self._reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
@@ -236,12 +260,7 @@ class Limit:
             self._lower(min(MARGIN * capacity, before), again=True, longest=LONGEST_PAUSE)
         else:
             self._lower(min(FELT_MARGIN * capacity, before), again=True, longest=FELT_PAUSE)
-            self._experiment = _Experiment(before, seen.flight, seen.latency)
-
-    def _confirmed(self, experiment: _Experiment, seen: _Round) -> bool:
-        """Whether fewer requests are answered sooner: by more than half of what waiting in a queue would explain."""
-        explained = seen.flight / experiment.flight
-        return seen.latency / experiment.latency < (1.0 + explained) / 2
+            self._experiment = _Experiment(before, seen.flight, seen.typical())
 
     def _reported_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
@@ -254,18 +273,27 @@ class Limit:
     def _felt_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as latency and throughput tell; 1 if none
         waits."""
-        latency, rate = seen.latency, seen.flight / seen.latency
-        base = self._latencies.add(self.round, latency)
-        if latency <= SLOWER * base:
-            self._rate = rate
+        typical = seen.typical()
+        base = {
+            kind: self._lowest.setdefault(kind, _Lowest()).add(self.round, latency)
+            for kind, (_, latency) in typical.items()
+        }
+        slower = _ratio(typical, base)
+        if slower <= SLOWER:
+            self._rate = seen.flight / slower
             return 1.0
-        if rate > GAIN * self._rate:
+        if seen.flight / slower > GAIN * self._rate:
             # A server that works on many requests together: each takes longer, and yet more are done.
-            self._rate = rate
-            self._latencies.forget()
-            self._latencies.add(self.round, latency / SLOWER)
+            self._forget(typical, divided_by=SLOWER)
+            self._rate = seen.flight / SLOWER
             return 1.0
-        return latency / base
+        return slower
+
+    def _forget(self, typical: Typical, *, divided_by: float = 1.0) -> None:
+        """Compare with these latencies from now on, and with none before."""
+        for kind, (_, latency) in typical.items():
+            self._lowest[kind] = _Lowest()
+            self._lowest[kind].add(self.round, latency / divided_by)
 
     def _lower(self, limit: float, *, again: bool, longest: int) -> None:
         if again:

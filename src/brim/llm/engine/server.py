@@ -152,6 +152,7 @@ class ServerState:
             attempt.round,
             latency,
             in_flight=attempt.in_flight,
+            kind=job.queue,
             tokens=answer.completion_tokens or answer.prompt_tokens,
             wait=wait,
             service=service,
