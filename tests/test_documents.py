@@ -114,7 +114,7 @@ def start(line, stack):
     """Start a server in the background; the port on which it listens."""
     words = [sys.executable, "-m", *shlex.split(line.removeprefix("python -m ")), "--port", "0"]
     words += ["--threads", "1"] if line in ONE_THREAD else []
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = stack.enter_context(subprocess.Popen(words, text=True, **pipes))
     stack.callback(process.terminate)
     return int(process.stdout.readline().rpartition(":")[2])

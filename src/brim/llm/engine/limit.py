@@ -15,18 +15,22 @@ happens, after a pause that grows while the same limit is met again and again: a
 one that grew is followed within a few round trips. It is not raised while the requests do not fill it.
 
 Latencies scatter. A limit that was lowered because of them is therefore an experiment: if fewer requests are not
-answered sooner, nothing had waited, and the limit is put back.
+answered sooner, twice in a row, nothing had waited, and the limit is put back.
 """
 
+import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 START = 4
 """Requests at once with which a server is first met."""
-FEW = 24
-"""Answers that make a round at least, where latencies alone are compared."""
+FEW, MOST = 24, 512
+"""Answers that make a round at least, where latencies alone are compared, and at most because they scatter."""
+ERROR, FIRST_ERROR = 0.1, 0.15
+"""Relative standard error of a median latency that is small enough to compare it with another; in slow start, where a
+full server answers half as fast in the next round, a larger one will do."""
 QUEUED = 0.2
 """Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
 NEGLIGIBLE = 0.002
@@ -35,6 +39,8 @@ SHORTEST = 1e-6
 """Lower limit of a latency in seconds: it is divided by."""
 SLOWER = 1.6
 """Ratio of the latency to the lowest recent one that is taken as a sign of waiting."""
+CHANGED = 1.5
+"""Ratio of latencies of two rounds from which the server itself must have become slower."""
 GAIN = 1.15
 """Ratio of throughputs from which a higher limit was worth its latency."""
 MARGIN, FELT_MARGIN = 1.06, 1.25
@@ -63,14 +69,14 @@ class _Round:
         self.waits: list[float] = []
         self.services: list[float] = []
         self._latencies: dict[Kind, list[float]] = {}
-        self._tokens: dict[Kind, list[int]] = {}
+        """Latencies, for each token of an answer if tokens are counted."""
 
     def add(self, kind: Kind, latency: float, in_flight: int, tokens: int | None) -> None:
         self.answers += 1
         self.flights += in_flight
-        self._latencies.setdefault(kind, []).append(max(latency, SHORTEST))
-        if tokens:
-            self._tokens.setdefault(kind, []).append(tokens)
+        # Latencies with and without tokens are different things, so they are kept apart.
+        value = max(latency, SHORTEST) / (tokens or 1)
+        self._latencies.setdefault((kind, bool(tokens)), []).append(value)
 
     @property
     def reported(self) -> bool:
@@ -83,12 +89,18 @@ class _Round:
         return self.flights / self.answers
 
     def typical(self) -> Typical:
-        """Return median latencies, for each token of an answer if tokens are counted."""
-        return {kind: (len(latencies), self._median(kind)) for kind, latencies in self._latencies.items()}
+        """Return the median latencies."""
+        return {kind: (len(latencies), median(latencies)) for kind, latencies in self._latencies.items()}
 
-    def _median(self, kind: Kind) -> float:
-        latencies, tokens = self._latencies[kind], self._tokens.get(kind, ())
-        return median(latencies) / median(tokens) if 2 * len(tokens) >= len(latencies) else median(latencies)
+    @property
+    def error(self) -> float:
+        """Relative standard error of the median, as of a log-normal distribution."""
+        latencies = max(self._latencies.values(), key=len)
+        if len(latencies) < 2:
+            return 1.0
+        low, _, high = quantiles(latencies, n=4, method="inclusive")
+        scatter = math.log(high / low) / 1.35  # the quartiles are 1.35 standard deviations apart
+        return 1.25 * scatter / math.sqrt(len(latencies))
 
 
 class _Lowest:
@@ -121,13 +133,20 @@ class _Experiment:
     """A limit that was lowered because latencies had grown."""
 
     limit: float
+    """The limit before."""
     flight: float
     typical: Typical
+    repeated: bool = False
+    """True if the first attempt did not help, and the limit was halved once more. Two rounds are needed, because the
+    server may have become slower in the middle of the first."""
 
-    def confirmed_by(self, seen: _Round) -> bool:
-        """Whether fewer requests are answered sooner: by more than half of what waiting in a queue would explain."""
+    def refuted_by(self, seen: _Round) -> bool:
+        """Whether fewer requests are not answered sooner: by less than half of what waiting in a queue would explain.
+
+        If they are answered much later, the server has changed in the meantime, which refutes nothing.
+        """
         before = {kind: latency for kind, (_, latency) in self.typical.items()}
-        return _ratio(seen.typical(), before) < (1.0 + seen.flight / self.flight) / 2
+        return (1.0 + seen.flight / self.flight) / 2 <= _ratio(seen.typical(), before) <= CHANGED
 
 
 class Limit:
@@ -152,6 +171,8 @@ class Limit:
         self._limit = float(min(max(START, lowest), highest))
         self._seen = _Round()
         self._slow_start = True
+        self._ceiling = 2 * self._limit
+        """The limit that slow start may reach in this round."""
         self._step = 1
         """The next raise."""
         self._pause = 0
@@ -206,7 +227,7 @@ class Limit:
         if self.lowest == self.highest:
             return
         if self._slow_start and 2 * in_flight >= self.value:
-            self._limit = min(self._limit + 1.0, float(self.highest))
+            self._limit = min(self._limit + 1.0, self._ceiling, float(self.highest))
         if round != self.round:
             return
         seen = self._seen
@@ -214,8 +235,9 @@ class Limit:
         if wait is not None and service:
             seen.waits.append(wait)
             seen.services.append(service)
-        few = 1 if self._slow_start or self._refuses or seen.reported else FEW
-        if seen.answers >= max(seen.flight, few):
+        if seen.answers < seen.flight:
+            return
+        if self._refuses or seen.reported or self._is_certain(seen):
             self._end_round(seen)
 
     def refused(self, in_flight: int) -> None:
@@ -234,11 +256,21 @@ class Limit:
         self.__init__(lowest=self.lowest, highest=self.highest)
         self.round = round
 
+    def _is_certain(self, seen: _Round) -> bool:
+        """Whether there are enough latencies to compare them with those of other rounds."""
+        if self._slow_start:
+            return seen.answers >= MOST or seen.error <= FIRST_ERROR
+        return seen.answers >= MOST or (seen.answers >= FEW and seen.error <= ERROR)
+
     def _end_round(self, seen: _Round) -> None:
         experiment, self._experiment = self._experiment, None
-        if experiment is not None and not experiment.confirmed_by(seen):
-            self._forget(seen.typical())
-            self._next_round(experiment.limit)
+        if experiment is not None and experiment.refuted_by(seen):
+            if not experiment.repeated and self._limit >= 2 * self.lowest:
+                self._experiment = _Experiment(experiment.limit, seen.flight, seen.typical(), repeated=True)
+                self._next_round(self._limit / 2)
+            else:
+                self._forget(seen.typical())
+                self._next_round(experiment.limit)
             return
         surplus = self._reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
         if self._back_to is not None:
@@ -318,11 +350,15 @@ class Limit:
             self._pause -= 1
             self._next_round(self._limit)
         else:
-            step, self._step = self._step, 2 * self._step
+            # Rounds in which latencies are compared are long, so the first step is larger.
+            least = 1 if self._refuses or seen.reported else int(self._limit / 8)
+            step = max(self._step, least)
+            self._step = 2 * step
             self._next_round(min(self._limit + step, 2 * self._limit))
 
     def _next_round(self, limit: float) -> None:
         self._limit = float(min(max(limit, self.lowest, 1), self.highest))
+        self._ceiling = 2 * self._limit
         self._seen = _Round()
         self.round += 1
 
