@@ -51,6 +51,8 @@ SHORTENED = {
     "ad_compressed_small.yaml": "ad_compressed_small.yaml short.yaml",
     "brim train distill -o distilled/": "brim train distill short.yaml -o distilled/",
     "-b 16384 --bucket-edges": "-b 16384 --bins 5 --bucket-edges",
+    "sample-data -n 20 -o questions.jsonl": "sample-data -n 2 -o questions.jsonl",
+    "--max-tokens 64 --response-field": "--max-tokens 4 --response-field",
 }
 """Text of the documents, and what is executed in its place; {port} is that of the server that was started last."""
 

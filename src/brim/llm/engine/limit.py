@@ -260,7 +260,9 @@ class Limit:
         """Whether there are enough latencies to compare them with those of other rounds."""
         if self._slow_start:
             return seen.answers >= MOST or seen.error <= FIRST_ERROR
-        return seen.answers >= MOST or (seen.answers >= FEW and seen.error <= ERROR)
+        # With half of the requests slots are idle, so that round is kept short.
+        few = FEW if self._back_to is None else FEW // 3
+        return seen.answers >= MOST or (seen.answers >= few and seen.error <= ERROR)
 
     def _end_round(self, seen: _Round) -> None:
         experiment, self._experiment = self._experiment, None
