@@ -77,7 +77,7 @@ def test_every_call_ends_exactly_once_in_order_with_an_answer_or_a_typed_failure
     config = PoolConfig(timeout=20.0, patience=20.0)
     stop = threading.Event()
     trouble = threading.Thread(target=make_trouble, args=(servers, stop))
-    prompts = [f"question {number}" for number in range(CALLS)]
+    prompts = [f"chaos {number}" for number in range(CALLS)]
     began = time.monotonic()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with LLMPool([server.url for server in servers], model="m", config=config, trace=tmp_path / "trace") as pool:
@@ -105,7 +105,8 @@ def test_every_call_ends_exactly_once_in_order_with_an_answer_or_a_typed_failure
     assert stats.open == 0
     assert [server.in_flight for server in stats.servers] == [0, 0, 0]
     gc.collect()
-    assert not [object for object in gc.get_objects() if isinstance(object, Job)]
+    jobs = [object for object in gc.get_objects() if isinstance(object, Job)]
+    assert not [job for job in jobs if job.call.messages and job.call.messages[-1]["content"].startswith("chaos")]
 
     # Every call ends once, and no request is sent after the end of its call or after its deadline.
     sent, ended = defaultdict(list), {}

@@ -50,8 +50,8 @@ def serve(model: str | None, port: int, slots: int, threads: int | None, context
     """
     server = LlamaServer(model, port=port, slots=slots, threads=threads, context=context, embedding=embedding)
     with server:
-        click.echo(server.url)
         click.echo(f"serving {server.model} with {slots} slots on {server.url}; Ctrl-C ends it", err=True)
+        click.echo(server.url)
         server.wait()
         raise click.ClickException(
             f"the server ended unexpectedly; its last output: {last_words(server.output()) or 'nothing'}"
