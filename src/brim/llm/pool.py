@@ -276,7 +276,7 @@ class LLMPool:
         return Engine(states, self.config, cache=self._cache, trace=trace)
 
     async def _open_coalescer(self, states: Sequence[ServerState]) -> Coalescer:
-        # An endpoint in this process forms its own batches, and forms them better from many texts.
+        # An endpoint in this process may want more texts in a request than a server.
         own = [getattr(state.endpoint, "embed_batch", None) for state in states]
         most = max(self.config.embed_batch, *(batch or 0 for batch in own))
         return Coalescer(self._engine, most=most, wait=self.config.embed_wait)

@@ -25,7 +25,7 @@ DEFAULT_PORT = 8080
 @click.option(
     "--slots", type=click.IntRange(min=1), default=4, show_default=True, help="Requests that are answered at once."
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads that compute.  [default: one for each core]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads that compute.  [default: one for every two cores]")
 @click.option(
     "--context",
     type=click.IntRange(min=1),

@@ -21,6 +21,11 @@ from brim.llm.failures import ModelMissing, Rejected, ServerFailed, ServerLost
 class InProcessEndpoint:
     """An `Endpoint` that answers calls for embeddings by a model in this process."""
 
+    limit = 1
+    """Requests at once."""
+    embed_batch = 1024
+    """Upper limit of the texts in a request. The embedder forms batches by length, and better ones from many texts."""
+
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-embed")
@@ -57,7 +62,7 @@ class InProcessEndpoint:
         try:
             vectors, waited, worked = await asyncio.get_running_loop().run_in_executor(self._thread, run)
         except BrimError as error:
-            raise Rejected(str(error), server=self.name) from error
+            raise Rejected(str(error), server=self.name, status=400) from error
         except Exception as error:  # whatever a model raises: the interface promises a Failure
             reason = (str(error).splitlines() or [""])[0]
             raise ServerFailed(f"the model failed: {type(error).__name__}: {reason}", server=self.name) from error
