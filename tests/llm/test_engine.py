@@ -481,6 +481,66 @@ def test_tokens_per_minute_are_bounded():
     run(main())
 
 
+def test_retries_stay_within_their_budget():
+    async def main(budget):
+        server = VirtualServer(Behaviour(latency=0.01, faults=Faults(error=0.5), slots=16))
+        config = PoolConfig(retry_budget=budget, attempts=1000, timeout=1e6)
+        async with Run(server, limits=(16,), config=config) as run:
+            run.submit(*(question(f"q{number}") for number in range(300)))
+            await run.end()
+            return now(), run.engine.stats().retries
+
+    generous, retries = run(main(10.0))
+    assert retries > 200
+    strict, _ = run(main(0.0))
+    assert strict > generous + 60.0  # what was saved up is 20 retries, and two more a second
+
+
+def test_a_request_has_the_time_that_the_options_say():
+    async def main():
+        server = VirtualServer(latency=5.0)
+        async with Run(server, config=PoolConfig(attempt_timeout=2.0, attempts=3)) as run:
+            run.submit(question("q"))
+            [failure] = await run.end()
+            assert isinstance(failure, TimedOut)
+            assert failure.attempts == 3
+            assert server.counts.cancelled == 3
+
+    run(main())
+
+
+def test_the_limit_that_is_found_out_has_an_upper_limit():
+    async def main():
+        server = VirtualServer(latency=0.1)
+        engine = Engine([ServerState(server, max_limit=7)])
+        results = []
+        for number in range(300):
+            engine.submit(question(f"q{number}"), results.append)
+        while len(results) < 300:
+            await asyncio.sleep(0.1)
+        await engine.close()
+        assert server.counts.max_in_flight == 7
+
+    run(main())
+
+
+def test_texts_wait_for_each_other_as_long_as_they_are_told():
+    async def main(wait):
+        server = VirtualServer(latency=0.001)
+        async with Run(server) as run:
+            coalescer = Coalescer(run.engine, most=100, wait=wait)
+            results = []
+            for number in range(20):
+                coalescer.submit(f"text {number}", "m", results.append)
+                await asyncio.sleep(0.002)
+            while len(results) < 20:
+                await asyncio.sleep(0.01)
+            return server.counts.arrived
+
+    assert run(main(1.0)) == 1
+    assert run(main(0.0)) == 20
+
+
 def test_texts_share_requests_for_embeddings_and_come_back_to_their_own_callers():
     async def main():
         server = VirtualServer(latency=0.1, dim=8)

@@ -14,8 +14,9 @@ start). From then on it is raised once in a round, by a step that begins at 1 an
 happens, after a pause that grows while the same limit is met again and again: a stable server is disturbed rarely, and
 one that grew is followed within a few round trips. It is not raised while the requests do not fill it.
 
-Latencies scatter. A limit that was lowered because of them is therefore an experiment: if fewer requests are not
-answered sooner, twice in a row, nothing had waited, and the limit is put back.
+Latencies scatter. A round in which they are compared lasts until their median is certain enough, and a limit that was
+lowered because of them is an experiment: if fewer requests are not answered sooner, twice in a row, nothing had waited,
+and the limit is put back.
 """
 
 import math
@@ -51,7 +52,6 @@ LONGEST_PAUSE, FELT_PAUSE = 8, 2
 MEMORY = 64
 """Rounds for which the lowest latency is remembered. After that a round with half of the requests measures it anew."""
 
-
 Kind = Hashable
 """Calls of one kind are alike, so that their latencies can be compared: the same model, chats or embeddings."""
 Typical = Mapping[Kind, tuple[int, float]]
@@ -68,6 +68,8 @@ class _Round:
         """True if the limit was reached."""
         self.waits: list[float] = []
         self.services: list[float] = []
+        self.look_at = 0
+        """Answers after which it is worth looking again whether they are enough."""
         self._latencies: dict[Kind, list[float]] = {}
         """Latencies, for each token of an answer if tokens are counted."""
 
@@ -259,10 +261,17 @@ class Limit:
     def _is_certain(self, seen: _Round) -> bool:
         """Whether there are enough latencies to compare them with those of other rounds."""
         if self._slow_start:
-            return seen.answers >= MOST or seen.error <= FIRST_ERROR
-        # With half of the requests slots are idle, so that round is kept short.
-        few = FEW if self._back_to is None else FEW // 3
-        return seen.answers >= MOST or (seen.answers >= few and seen.error <= ERROR)
+            few, largest = 1, FIRST_ERROR
+        elif self._back_to is None:
+            few, largest = FEW, ERROR
+        else:  # with half of the requests slots are idle, so this round is kept short
+            few, largest = FEW // 3, ERROR
+        if seen.answers < max(few, seen.look_at):
+            return False
+        error = seen.error
+        # The error falls with the square root of the number.
+        seen.look_at = min(math.ceil(seen.answers * (error / largest) ** 2), MOST)
+        return error <= largest or seen.answers >= MOST
 
     def _end_round(self, seen: _Round) -> None:
         experiment, self._experiment = self._experiment, None
