@@ -113,7 +113,7 @@ def write_vectors(output: Path, rows: Input, journal: AnswerJournal, *, id_field
         if output.suffix.lower() == ".npy":
             _write_npy(file, rows.rows, dim, journal)
         else:
-            _write_parquet(file, rows, dim, journal, (id_field,) if id_field else ID_FIELDS)
+            _write_parquet(file, rows, journal, (id_field,) if id_field else ID_FIELDS)
 
 
 def _write_npy(file: IO[bytes], rows: int, dim: int, journal: AnswerJournal) -> None:
@@ -125,10 +125,11 @@ def _write_npy(file: IO[bytes], rows: int, dim: int, journal: AnswerJournal) -> 
         file.write(vector.astype("<f4", copy=False).tobytes())
 
 
-def _write_parquet(file: IO[bytes], rows: Input, dim: int, journal: AnswerJournal, fields: tuple[str, ...]) -> None:
+def _write_parquet(file: IO[bytes], rows: Input, journal: AnswerJournal, fields: tuple[str, ...]) -> None:
     pa = need("pyarrow", extra="hf", user="brim.llm.answers.vectors")
     parquet = need("pyarrow.parquet", extra="hf", user="brim.llm.answers.vectors")
-    schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32(), dim))])
+    # Lists without a fixed length: pyarrow before version 26 cannot read null among lists with one.
+    schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
     ids: list[str] = []
     vectors: list[Any] = []
     with parquet.ParquetWriter(file, schema) as writer:
