@@ -110,6 +110,7 @@ def test_the_protocol_can_be_given_and_requests_bounds_what_is_sent_together(sta
     assert server.counts.arrived == ALONE + 5
 
 
+@pytest.mark.slow
 def test_a_server_with_one_slot_is_told_how_to_get_more(start, brim):
     server = start(slots=1, latency=0.1)
     status, said = brim("check", "--server", server.url, "--requests", 10)

@@ -64,7 +64,7 @@ class Run:
     async def end(self):
         """Wait until every call has ended, and return the results in the order asked."""
         while len(self.results) < len(self.jobs):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
         return [self.results[number] for number in range(len(self.jobs))]
 
 
