@@ -1,8 +1,8 @@
 """A real llama.cpp server as a process of ours: `LlamaServer`.
 
 Run as a module, this file is that process: the HTTP server of llama.cpp, from the package xllamacpp, which ends with
-the program that started it (see `brim.core.served`). It listens on 127.0.0.1 and nowhere else, because it asks nobody
-for a key; for the same reason it lets no web page read its answers.
+the program that started it (see `brim.core.served`). It listens on 127.0.0.1 only, because it requires
+no key; for the same reason web pages cannot read its answers.
 """
 
 import json

@@ -34,7 +34,7 @@ class Pending(Awaitable[Reply]):
         return self._future.result(timeout)
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the call has ended."""
         return self._future.done()
 
     def cancel(self) -> None:

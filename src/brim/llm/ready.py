@@ -134,7 +134,7 @@ class Ready:
             yield self._inbox.popleft()
 
     def _leave(self) -> None:
-        """Cancel what nobody will use."""
+        """Cancel the calls whose results were not used."""
         if self._used < self._taken:
             with suppress(BrimError):  # the pool was closed, and has cancelled everything
                 self._post(lambda: self._cancel(list(self._jobs.values())))

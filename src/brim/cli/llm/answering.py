@@ -167,7 +167,7 @@ def resumed(
             click.echo(f"{journal.path} ended in a damaged record: discarded {journal.discarded} bytes", err=True)
         check_output(output, force=force, what=AS_WRITTEN, ours=lambda path: journal.writing or wrote(path))
         yield journal
-    except BaseException:
+    except BaseException:  # Ctrl-C too: what was answered is kept
         journal.close(keep=True)
         raise
     journal.close(keep=journal.answered < journal.questions)

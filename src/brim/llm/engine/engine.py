@@ -2,11 +2,8 @@
 
 A call that is bound late goes to a server that can work on it at once; bound early, it would wait behind a slow server
 while a fast one is idle. Every call ends exactly once: with a reply, or with a typed failure. What belongs to one
-server (slots, pauses, circuit breaker) is in `server`; this module decides which call goes where and when, and what
-happens when an attempt has ended.
-
-One timer serves all deadlines and delays. It is set to the next moment at which something can change, so an idle engine
-does nothing at all.
+server (slots, pauses, circuit breaker) is in `server`; this module decides what is sent when, and what happens when an
+attempt has ended. One timer serves all deadlines and delays, so an idle engine does nothing at all.
 """
 
 import asyncio
@@ -16,14 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from brim.core.errors import BrimError
-from brim.core.rng import share
 from brim.llm.call import Answer, Call, Reply
 from brim.llm.config import PoolConfig
 from brim.llm.engine.deadlines import Deadlines
 from brim.llm.engine.job import Attempt, Done, Job, Queue
 from brim.llm.engine.joined import Joined
-from brim.llm.engine.results import attempt_facts, call_facts, given_up, reply_of, too_late
-from brim.llm.engine.routing import NEVER, Outage, choose, has_other
+from brim.llm.engine.results import attempt_facts, call_facts, given_up, outcome_of, reply_of, too_late
+from brim.llm.engine.routing import NEVER, Outage, choose, retry_at
 from brim.llm.engine.server import ServerState
 from brim.llm.engine.stats import Counters, PoolStats, pool_stats
 from brim.llm.engine.timer import Timer
@@ -37,16 +33,12 @@ from brim.llm.failures import (
     NotCached,
     Overloaded,
     Rejected,
-    ServerFailed,
     ServerLost,
     TimedOut,
 )
 
 if TYPE_CHECKING:
     from brim.llm.cache import Cache
-
-RETRY_FIRST, RETRY_LONGEST = 0.1, 10.0
-"""Upper limits in seconds of the delay before a retry: the first one, and any."""
 
 
 class Engine:
@@ -184,8 +176,6 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(server.endpoint.close() for server in self.servers))
 
-    # Taking calls.
-
     def _take(self, call: Call, done: Done, take: Callable[[Answer], None] | None = None) -> Job:
         now = self._loop.time()
         self._numbers += 1
@@ -223,8 +213,6 @@ class Engine:
                 self._give_up(job, missing)
                 return True
         return job.call.joinable and self._joined.join(job)
-
-    # Sending.
 
     def _dispatch_soon(self) -> None:
         if not self._dispatching and not self._closed:
@@ -300,25 +288,17 @@ class Engine:
         attempt.task = task
         task.add_done_callback(lambda task: self._attempt_ended(attempt, task))
 
-    # After an attempt.
-
     def _attempt_ended(self, attempt: Attempt, task: "asyncio.Task[Answer]") -> None:
         now = self._loop.time()
         job, server = attempt.job, attempt.server
         del self._attempts[attempt]
         job.running.remove(attempt)
         server.left(attempt, now, busy=bool(self._open))
-        if task.cancelled():
-            if attempt.expired:
-                self._attempt_failed(attempt, TimedOut(f"no answer after {now - attempt.began:.1f} s"), now)
-        elif (error := task.exception()) is None:
-            self._attempt_answered(attempt, task.result(), now)
-        elif isinstance(error, Failure):
-            self._attempt_failed(attempt, error, now)
-        else:  # a mistake in an endpoint: it must not cost the call its end
-            failure = ServerFailed(f"the request ended in {type(error).__name__}, which an endpoint must not raise")
-            failure.__cause__ = error
-            self._attempt_failed(attempt, failure, now)
+        outcome = outcome_of(attempt, task, now)
+        if isinstance(outcome, Failure):
+            self._attempt_failed(attempt, outcome, now)
+        elif outcome is not None:
+            self._attempt_answered(attempt, outcome, now)
         self._dispatch_soon()
 
     def _attempt_answered(self, attempt: Attempt, answer: Answer, now: float) -> None:
@@ -355,17 +335,7 @@ class Engine:
         if not failure.transient or job.attempts - job.refusals >= self.config.attempts:
             self._give_up(job, failure)
         else:
-            self._waiting.add_retry(job, self._due(job, failure, now))
-
-    def _due(self, job: Job, failure: Failure, now: float) -> float | None:
-        """Return the time of a call's next attempt, with full jitter; None for at once.
-
-        It is at once if another server is free, and after a refusal, because then the server itself pauses.
-        """
-        if isinstance(failure, Overloaded) or has_other(self.servers, job, now):
-            return None
-        longest = min(RETRY_FIRST * 2 ** min(job.attempts - 1, 30), RETRY_LONGEST)
-        return now + longest * share(seed=self.config.seed, purpose="llm/retry", epoch=job.number, index=job.attempts)
+            self._waiting.add_retry(job, retry_at(self.servers, job, failure, now, seed=self.config.seed))
 
     def _check_reachable(self, now: float) -> float:
         """Fail the calls that wait if no server has been reachable for too long. Returns the time to look again."""
@@ -377,14 +347,12 @@ class Engine:
             self._give_up(job, job.failure or last)
         return NEVER
 
-    # The end of a call.
-
     def _keep(self, job: Job, answer: Answer) -> None:
         if self._cache is not None and self._cache.mode == "write" and job.key is not None:
             self._cache.put(job.key, answer)
 
     def _give_up(self, job: Job, failure: Failure) -> None:
-        """End a call with a failure of its own, which says how often and how long it was tried."""
+        """End a call with a failure of its own."""
         if not job.ended:
             self._end(job, given_up(job, failure, self._loop.time()))
 

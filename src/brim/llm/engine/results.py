@@ -1,11 +1,27 @@
 """The end of a call: replies, failures, and the lines of a trace about them."""
 
+import asyncio
 from typing import Any
 
 from brim.llm.call import Answer, Reply
 from brim.llm.engine.job import Attempt, Job
 from brim.llm.engine.server import ServerState
-from brim.llm.failures import Failure, TimedOut
+from brim.llm.failures import Failure, ServerFailed, TimedOut
+
+
+def outcome_of(attempt: Attempt, task: "asyncio.Task[Answer]", now: float) -> Answer | Failure | None:
+    """Return what a request ended with; None if it was cancelled because it is not needed any more."""
+    if task.cancelled():
+        return TimedOut(f"no answer after {now - attempt.began:.1f} s") if attempt.expired else None
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, Failure):
+        return error
+    # A mistake in an endpoint: it must not cost the call its end.
+    failure = ServerFailed(f"the request ended in {type(error).__name__}, which an endpoint must not raise")
+    failure.__cause__ = error
+    return failure
 
 
 def reply_of(

@@ -1,14 +1,17 @@
-"""Which server a call goes to, and for how long calls wait when no server can be reached."""
+"""Which server a call goes to, when it is retried, and for how long calls wait when no server can be reached."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from brim.core.rng import share
 from brim.llm.config import PoolConfig
 from brim.llm.engine.job import Job
 from brim.llm.engine.server import ServerState
-from brim.llm.failures import Failure
+from brim.llm.failures import Failure, Overloaded
 
 NEVER = float("inf")
+RETRY_FIRST, RETRY_LONGEST = 0.1, 10.0
+"""Upper limits in seconds of the delay before a retry: the first one, and any."""
 
 
 class Choice(NamedTuple):
@@ -47,9 +50,17 @@ def _rank(server: ServerState, job: Job) -> tuple[bool, bool, float, int]:
     return (server is job.last, server.is_down, server.latency, server.in_flight)
 
 
-def has_other(servers: Sequence[ServerState], job: Job, now: float) -> bool:
-    """Whether a server is free that is not the one which failed last."""
-    return any(server is not job.last and not server.is_down and server.is_free(now) for server in servers)
+def retry_at(servers: Sequence[ServerState], job: Job, failure: Failure, now: float, *, seed: int) -> float | None:
+    """Return the time of a call's next attempt, with full jitter; None for at once.
+
+    It is at once if another server is free, and after a refusal, because then the server itself pauses.
+    """
+    if isinstance(failure, Overloaded):
+        return None
+    if any(server is not job.last and not server.is_down and server.is_free(now) for server in servers):
+        return None
+    longest = min(RETRY_FIRST * 2 ** min(job.attempts - 1, 30), RETRY_LONGEST)
+    return now + longest * share(seed=seed, purpose="llm/retry", epoch=job.number, index=job.attempts)
 
 
 class Outage:

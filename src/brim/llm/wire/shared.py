@@ -1,7 +1,7 @@
 """Run a coroutine once for all who wait for it at the same time.
 
-A result is kept; a failure goes to everybody who waits, and the next one to ask starts again. When nobody waits any
-more, the run is cancelled: it has no time limit of its own.
+A result is kept. A failure is raised in every caller that waits, and the next call runs the coroutine again. If all
+callers are cancelled, so is the coroutine: it has no time limit of its own.
 """
 
 import asyncio
