@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.contrast import lowest_contrast
 from support.reports import FIXED, KINDS, NASTY, plan
 
 from brim import BatchingConfig, BatchPlan, LengthCache, LengthEntry
@@ -343,33 +344,10 @@ def test_dark_and_light_follow_the_system_and_the_button(report, opened):
     assert light.get_attribute("#theme", "aria-pressed") == "true"
 
 
-CONTRAST = """() => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const linear = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-  const behind = (node) => {
-    const colour = rgb(getComputedStyle(node).backgroundColor);
-    return colour.length === 3 || colour[3] > 0 ? colour : node.parentElement ? behind(node.parentElement) : [255, 255, 255];
-  };
-  const silent = ["SCRIPT", "STYLE", "NOSCRIPT", "OPTION"];
-  const written = (node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-  let worst = [99, ""];
-  for (const node of document.querySelectorAll("body *")) {
-    if (!written(node) || !node.getClientRects().length || node.disabled || silent.includes(node.tagName)) continue;
-    const style = getComputedStyle(node), paper = light(behind(node));
-    const ink = light(rgb(node.namespaceURI.endsWith("svg") ? style.fill : style.color));
-    const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-    if (contrast < worst[0]) worst = [contrast, node.outerHTML.slice(0, 200)];
-  }
-  return worst;
-}"""
-"""The lowest contrast of an element with text of its own against what is behind it, and which element that is."""
-
-
 def test_text_is_readable_in_light_and_dark(page):
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        contrast, where = page.evaluate(CONTRAST)
+        contrast, where = lowest_contrast(page)
         assert contrast >= 4.5, (scheme, where)
 
 

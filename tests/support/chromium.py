@@ -1,11 +1,16 @@
 """A Chromium that is already on the machine, driven by Playwright: nothing is downloaded, and nothing but files may be
 asked for.
+
+Without one, tests of pages are skipped; where $BRIM_REQUIRE_BROWSER is set, they fail instead. `browser` and `opened`
+are fixtures, which tests/conftest.py offers to all tests.
 """
 
 import os
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -58,3 +63,31 @@ class Opened:
     def _on_request(self, request):
         if not request.url.startswith(("file:", "data:")):
             self.complaints.append(f"request: {request.url}")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = find_chromium()
+    if executable is None:
+        reason = "no Chromium: set BRIM_CHROMIUM to one, or install chromium"
+        pytest.fail(reason) if os.environ.get("BRIM_REQUIRE_BROWSER") else pytest.skip(reason)
+    with running(executable) as browser:
+        yield browser
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens reports, HTML or files, each in a page of its own; none of them may complain or ask for anything."""
+    every = []
+
+    def open_page(what, **context):
+        path = what if isinstance(what, Path) else tmp_path / f"page-{len(every)}.html"
+        if not isinstance(what, Path):
+            path.write_text(what if isinstance(what, str) else what.html(), encoding="utf-8")
+        every.append(Opened(browser, path, **context))
+        return every[-1].page
+
+    yield open_page
+    for one in every:
+        one.context.close()
+    assert [complaint for one in every for complaint in one.complaints] == []

@@ -1,7 +1,6 @@
 // Numbers: columns out of base64, and the sequence of microbatches that a choice of epoch, ranks and rank gives.
 // Nothing here is decided again: order and statistics come from Python.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 
 function decode(column) {

@@ -1,25 +1,16 @@
-"""The parts of the page that are rendered by Python and need no JavaScript: facts, the comparison, provenance."""
+"""The part of the page that is about plans and is rendered by Python: the comparison with other ways of batching."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
+from brim.analyze.page.parts import Fact as Fact
+from brim.analyze.page.parts import brief as brief
 from brim.analyze.strategies import Strategy
 from brim.core.display import readable
 
 BAR = 88
 """Width of a bar in units of its SVG: the pixels that report.css gives it on a screen."""
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A number with its name; `beside` is shown in small letters below it."""
-
-    key: str
-    name: str
-    value: str
-    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,14 +20,6 @@ class StrategyRow:
     strategy: Strategy
     speedup: float
     own: bool = False
-
-
-def facts_html(facts: Sequence[Fact]) -> str:
-    return "".join(
-        f'<div><dt>{escape(fact.name)}</dt><dd><span data-fact="{fact.key}">{escape(fact.value)}</span>'
-        f'<span class="sub" data-beside="{fact.key}">{escape(fact.beside)}</span></dd></div>'
-        for fact in facts
-    )
 
 
 def strategies_html(rows: Sequence[StrategyRow]) -> str:
@@ -80,25 +63,3 @@ def _barred(text: str, share: float, *, waste: bool = False) -> str:
         f'<rect class="back" width="{BAR}" height="5" rx="2"/><rect class="{kind}" width="{share * BAR:.1f}" '
         f'height="5" rx="2"/></svg>'
     )
-
-
-def provenance_html(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    return "".join(
-        f'<div><h3>{escape(name)}</h3><dl class="prove">'
-        + "".join(f"<dt>{escape(key)}</dt><dd>{_value(value)}</dd>" for key, value in facts.items())
-        + "</dl></div>"
-        for name, facts in sections.items()
-    )
-
-
-def _value(value: Any) -> str:
-    text = escape("not given" if value is None else readable(value))
-    return f"<code>{text}</code>" if isinstance(value, str) and len(value) > 20 and value.isalnum() else text
-
-
-def brief(number: float) -> str:
-    """Format a number briefly, as the page's script does: 1234567 -> 1.23M."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= max(size, 10_000):
-            return f"{float(f'{number / size:.3g}'):g}{unit}"
-    return f"{number:,.0f}" if number % 1 == 0 else f"{number:,.3g}"

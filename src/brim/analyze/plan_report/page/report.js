@@ -1,14 +1,9 @@
 // The page: what is chosen, what that means in words and numbers, and the controls that choose.
 
-const byId = (id) => document.getElementById(id);
 const state = { epoch: 0, ranks: data.ranks[0], rank: null, axis: "linear", by: "band", metric: "width", sort: "order" };
 let look = null;
 
-const signed = (x, digits = 3) => (x < 0 ? "−" : "") + Math.abs(x).toFixed(digits);
-const range = (low, high) => (low === high ? count(low) : `${count(low)}–${count(high)}`);
-const share = (part, whole) => (whole ? part / whole : 0);
 const microbatches = (n) => plural(n, "microbatch", "microbatches");
-const inside = (chart, px) => px >= chart.box.left - 4 && px <= chart.box.right + 4;
 const forAllRanks = () => (look.world.merged && state.rank !== null ? " Shown for all ranks together." : "");
 
 function facts() {
@@ -104,21 +99,6 @@ function wireZoom() {
   order.onzoom = zoomed;
 }
 
-function wireTheme() {
-  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
-  const show = () => {
-    byId("theme").textContent = isDark() ? "Light" : "Dark";
-    byId("theme").setAttribute("aria-pressed", String(isDark()));
-    render();
-  };
-  byId("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; show(); });
-  dark.addEventListener("change", show);
-  matchMedia("print").addEventListener("change", render);  // canvases are drawn in the colours of the paper
-  show();
-}
-
-document.documentElement.classList.add("js");
 wireChoices();
 wireZoom();
-wireTheme();
+start(render);

@@ -113,7 +113,6 @@ function paintShapes(chart) {
   const shapes = shapesOf(look), { box, svg } = chart, few = shapes.length <= FEW_SHAPES, { microbatches: all } = facts();
   const x = shapeScale(shapes.map((shape) => shape.width), box.left + 16, box.right - 18);
   const y = shapeScale(shapes.map((shape) => shape.rows), box.bottom - 14, box.top + 14);
-  const whole = (value) => (Number.isInteger(value) ? brief(value) : "");
   chart.axisY(y, "rows", whole);
   chart.axisX(x, "width in tokens" + (x.log ? " (log)" : ""), whole);
   const cells = gathered(shapes, x, y, few ? 0 : 10), most = Math.max(1, ...cells.map((cell) => cell.times));

@@ -43,7 +43,7 @@ function ticks(scale, wanted) {
 }
 
 class Chart {
-  // options: height, margin, canvas, zooms, hint; paint(chart) draws and returns {items, label, table}.
+  // options: height, or fit(width) -> height, margin, canvas, zooms, hint; paint(chart) draws and returns {items, label, table}.
   constructor(id, options) {
     Object.assign(this, options);
     this.root = document.getElementById(id);
@@ -58,13 +58,17 @@ class Chart {
     this.at = null;
     this.view = null;
     this.listen();
-    new ResizeObserver(() => { if (this.drawn && this.root.clientWidth !== this.drawn) this.draw(); }).observe(this.root);
+    new ResizeObserver(() => {  // a chart that is hidden for a while, and 0 wide, is drawn again when it is seen
+      const width = this.root.clientWidth;
+      if (this.drawn !== undefined && width && width !== this.drawn) this.draw();
+    }).observe(this.root);
   }
 
   draw() {
     this.drawn = this.root.clientWidth;
     const width = Math.max(this.root.clientWidth, 240), { margin } = this;
     this.width = width;
+    if (this.fit) this.height = this.fit(width);
     this.svg.replaceChildren();
     this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
     this.box = { left: margin.left, right: width - margin.right, top: margin.top, bottom: this.height - margin.bottom };
@@ -238,36 +242,4 @@ class Chart {
     this.draw();
     this.onzoom?.(range);
   }
-}
-
-// Points of a series at the positions a to b, or stems that rise from `base`; and the mean of each stretch of them as a line.
-function scatter(chart, values, x, y, [a, b], base = null) {
-  const { pen } = chart, first = Math.max(0, Math.floor(a)), last = Math.min(values.length, Math.ceil(b));
-  const many = last - first, room = chart.box.right - chart.box.left, size = many > room ? 1.8 : many > room / 8 ? 2.4 : 4;
-  pen.save();
-  pen.beginPath();
-  pen.rect(chart.box.left - 2, chart.box.top - 4, room + 4, chart.box.bottom - chart.box.top + 6);
-  pen.clip();
-  pen.fillStyle = chart.colour("used");
-  pen.globalAlpha = base === null ? Math.max(0.22, Math.min(0.85, (room * 3) / (many || 1))) : 0.75;
-  for (let i = first; i < last; i++) {
-    const height = base === null ? size : y(base) - y(values[i]);
-    pen.fillRect(x(i + 0.5) - size / 2, base === null ? y(values[i]) - size / 2 : y(values[i]), size, height);
-  }
-  pen.globalAlpha = 1;
-  if (many > 40 && base === null) {
-    const stretches = Math.max(3, Math.min(60, Math.floor(many / 20))), edge = (k) => first + Math.floor((k * many) / stretches);
-    pen.strokeStyle = chart.colour("waste");
-    pen.lineWidth = 2;
-    pen.beginPath();
-    for (let k = 0; k < stretches; k++) {
-      const start = edge(k), end = edge(k + 1);
-      let sum = 0;
-      for (let i = start; i < end; i++) sum += values[i];
-      const [px, py] = [x((start + end) / 2), y(sum / (end - start))];
-      if (k === 0) pen.moveTo(px, py); else pen.lineTo(px, py);
-    }
-    pen.stroke();
-  }
-  pen.restore();
 }
