@@ -22,6 +22,7 @@ from brim.llm.mutations import MUTATIONS, Mutation, load_mutation
 from brim.llm.pool import LLMPool
 from brim.llm.testing import Faults, ModelServer, Refusal, VirtualServer
 
+SINGLE = [name for name in MUTATIONS if not load_mutation(name).needs_other]
 queries = st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), max_size=8)
 
 
@@ -65,7 +66,7 @@ def test_answers_stand_in_the_order_of_the_prompts(pool, prompts):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.text(st.sampled_from("abc{}query"), min_size=1), st.sampled_from(MUTATIONS)), max_size=6))
+@given(st.lists(st.tuples(st.text(st.sampled_from("abc{}query"), min_size=1), st.sampled_from(SINGLE)), max_size=6))
 def test_each_query_is_rewritten_by_its_own_mutation(pool, pairs):
     rewritten = batch_mutate_queries([query for query, _ in pairs], [name for _, name in pairs], pool=pool)
     assert rewritten == [f"<{load_mutation(name).apply(query)}>" for query, name in pairs]
@@ -194,7 +195,7 @@ def test_the_built_in_model_and_a_directory_need_no_server(tmp_path, monkeypatch
     with pytest.raises(OptionError, match="max_workers has no effect on hash"):
         batch_encode_queries(texts, "hash", max_workers=3)
     asked = []
-    monkeypatch.setattr("brim.llm.embed.open.open_embedder", lambda name: asked.append(name) or open_embedder("hash"))
+    monkeypatch.setattr("brim.llm.batch_calls.open_embedder", lambda name: asked.append(name) or open_embedder("hash"))
     for model in (tmp_path, str(tmp_path)):
         assert np.array_equal(batch_encode_queries(texts, model), found)
     assert asked == [str(tmp_path)] * 2
@@ -238,6 +239,15 @@ def test_wrong_options_are_refused_before_anything_is_asked(pool):
             batch_query_target_model(["a"], pool=pool, **options)
     with pytest.raises(OptionError, match="max_workers needs servers by their address, got VirtualServer"):
         batch_query_target_model(["a"], "m", servers=VirtualServer(), max_workers=3)
+
+
+def test_a_mutation_that_needs_a_second_query_is_refused_before_anything_is_asked(server, pool):
+    asked = server.counts.arrived
+    own = Mutation("mixed", "", "{query} like {other}")
+    for mutations in ("crossover", own, ["rephrase", "crossover"]):
+        with pytest.raises(OptionError, match=r"the mutation '\w+' needs a second query for each query"):
+            batch_mutate_queries(["a", "b"], mutations, pool=pool)
+    assert server.counts.arrived == asked
 
 
 def test_faults_that_pass_cost_no_answer():

@@ -641,3 +641,61 @@ def test_ended_calls_do_not_stay_in_memory():
             assert len(run.engine._deadlines._heap) < 4000
 
     run(main())
+
+
+def test_of_the_calls_that_wait_those_with_a_lower_rank_are_sent_first_and_equal_ones_in_order():
+    ranks = [5, 2, 0, 2, 1, 0]
+
+    async def main():
+        server = VirtualServer(latency=1.0, slots=1)
+        async with Run(server, limits=[1]) as made:
+            asked = [
+                asyncio.ensure_future(made.engine.ask(question(f"{number}"), rank=rank))
+                for number, rank in enumerate(ranks)
+            ]
+            await asyncio.gather(*asked)
+        return [int(request.call.messages[0]["content"]) for request in server.requests]
+
+    assert run(main()) == sorted(range(len(ranks)), key=lambda number: ranks[number])
+
+
+def test_a_long_tail_of_service_times_leaves_no_slot_of_a_server_idle():
+    """Long requests are answered after their round has ended; a mean without them would be too low, and so would the
+    limit."""
+
+    async def main():
+        limits = []
+        async with Run(VirtualServer(latency=LogNormal(0.08, 1.0), slots=32, seed=1)) as made:
+
+            async def ask_one_after_another(caller):
+                for number in range(40):
+                    await made.engine.ask(question(f"{caller} {number}"))
+                    limits.append(made.states[0].limit.value)
+
+            await asyncio.gather(*map(ask_one_after_another, range(64)))
+        return limits
+
+    found = run(main())
+    assert min(found[len(found) // 2 : -128]) >= 31
+
+
+@pytest.mark.parametrize("away", [5.0, 20.0, 55.0])
+def test_a_server_that_is_away_costs_the_time_it_is_away_and_no_call(away):
+    """A call that is sent to see whether the server is back does not use up its attempts."""
+
+    async def main():
+        server = VirtualServer(latency=1.0, slots=4)
+        loop = asyncio.get_running_loop()
+        async with Run(server) as made:
+            made.submit(*(question(f"{number}") for number in range(200)))
+            await asyncio.sleep(10.0)
+            server.down = True
+            await asyncio.sleep(away)
+            server.down = False
+            while len(made.results) < 200:
+                await asyncio.sleep(0.1)
+        return loop.time(), [result for result in made.results.values() if isinstance(result, Failure)]
+
+    seconds, failures = run(main())
+    assert failures == []
+    assert seconds <= 200 / 4 * 1.3 + away + 3.0

@@ -8,7 +8,6 @@ several calls, make an `LLMPool` and give it as `pool`.
 """
 
 import os
-import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +20,11 @@ from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts, one_of
 from brim.llm.call import Reply, Sampling
 from brim.llm.config import Server
+from brim.llm.embed.open import is_in_process, open_embedder
 from brim.llm.failures import Failure
 from brim.llm.mutations import Mutation, load_mutation
-from brim.llm.pool import LOCAL, AnyServer, LLMPool, Prompt
+from brim.llm.pool import LOCAL, AnyServer, LLMPool
+from brim.llm.prompt_calls import Prompt
 
 Servers = AnyServer | Sequence[AnyServer]
 AnyMutation = str | os.PathLike[str] | Mutation
@@ -107,7 +108,7 @@ def batch_encode_queries(
         Failure: No query at all could be embedded, and an array was asked for.
     """
     texts = _strings("queries", queries)
-    if servers is None and pool is None and model is not None and _in_process(model):
+    if servers is None and pool is None and model is not None and is_in_process(model):
         if max_workers is not None:
             raise OptionError(f"max_workers has no effect on {os.fspath(model)}, which runs in this process")
         replies = _encoded_here(texts, model)
@@ -258,17 +259,7 @@ def _strings(name: str, values: Sequence[str]) -> list[str]:
     return listed
 
 
-def _in_process(model: str | os.PathLike[str]) -> bool:
-    """Whether a model is the built-in one or a directory. Names of servers' models may be names of directories here, so
-    a string must have a slash to be one."""
-    if not isinstance(model, str):
-        return True
-    return re.fullmatch(r"hash(-\d+)?", model) is not None or ("/" in model and os.path.isdir(model))
-
-
 def _encoded_here(texts: list[str], model: str | os.PathLike[str]) -> list[Reply | Failure]:
-    from brim.llm.embed.open import open_embedder
-
     if not texts:  # a model need not be loaded for them
         return []
     embedder = open_embedder(os.fspath(model))
@@ -330,7 +321,13 @@ def _mutations(given: AnyMutation | Sequence[AnyMutation], count: int) -> list[M
 
 
 def _loaded(mutation: AnyMutation) -> Mutation:
-    return mutation if isinstance(mutation, Mutation) else load_mutation(mutation)
+    loaded = mutation if isinstance(mutation, Mutation) else load_mutation(mutation)
+    if loaded.needs_other:
+        raise OptionError(
+            f"the mutation {loaded.name!r} needs a second query for each query, and none can be given here; ask a "
+            "model the prompts that Mutation.apply(query, other) returns"
+        )
+    return loaded
 
 
 def _finished(replies: Sequence[Reply | Failure], instead: Sequence[str] | None, results: bool) -> BatchResult[Any]:

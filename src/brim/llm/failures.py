@@ -96,6 +96,8 @@ class ServerLost(Failure):
     """The server cannot be reached, or closed the connection before it answered."""
 
     transient = True
+    connected = True
+    """False if no connection could be made, so that the server never saw the request."""
 
 
 class TimedOut(Failure):

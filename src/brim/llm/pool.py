@@ -7,16 +7,16 @@ threads at once, but not by a process that was forked from the one that made it.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from brim.core.errors import BrimError, OptionError
 from brim.core.options import check_counts, one_of
 from brim.core.wait.loop import LoopThread
-from brim.llm.call import Call, Kind, Message, Reply, Sampling, chat
+from brim.llm.asker import Asker
+from brim.llm.call import Call, Kind, Reply, Sampling, chat
 from brim.llm.config import CACHE_MODES, CacheMode, PoolConfig, Server
 from brim.llm.endpoint import Endpoint
 from brim.llm.engine.coalesce import Coalescer
@@ -26,13 +26,12 @@ from brim.llm.engine.server import ServerState
 from brim.llm.engine.stats import PoolStats
 from brim.llm.failures import Failure, Rejected, TimedOut
 from brim.llm.pending import Pending
+from brim.llm.prompt_calls import Prompt, PromptCalls
 from brim.llm.ready import Ready
 
 if TYPE_CHECKING:
     from brim.llm.cache import Cache
 
-Prompt = str | Sequence[Message] | Call
-"""A question: a text, a conversation, or a call that was made before."""
 AnyServer = str | Server | Endpoint
 LOCAL = "http://127.0.0.1:11434"
 """The address of an Ollama server on this machine."""
@@ -115,7 +114,7 @@ class LLMPool:
         if isinstance(prompt, Call):
             return prompt
         sampling = (sampling or Sampling()).numbered(sample)
-        model = model or self.model or self._only_model()
+        model = model or self.only_model()
         if kind == "complete":
             if not isinstance(prompt, str) or not prompt:
                 raise OptionError(f"a text to continue must be a string that is not empty, got {prompt!r:.80}")
@@ -137,8 +136,8 @@ class LLMPool:
         With `samples`, each prompt is asked so many times, and its results stand next to each other. An empty prompt is
         not sent and comes back as `Rejected`.
         """
-        options = _Options(self, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
-        return self._ready(options.calls(prompts), self._submit_call, ahead=16 * AHEAD).in_order()
+        calls = PromptCalls(self.call, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
+        return self._ready(calls.of(prompts), self._submit_call, ahead=16 * AHEAD).in_order()
 
     async def map_async(
         self,
@@ -153,8 +152,8 @@ class LLMPool:
         """Do the same as `map` inside an event loop."""
         if model is None and self.model is None:
             model = await asyncio.to_thread(self._only_model)
-        options = _Options(self, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
-        return await self._ready(options.calls(prompts), self._submit_call, ahead=16 * AHEAD).in_order_async()
+        calls = PromptCalls(self.call, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
+        return await self._ready(calls.of(prompts), self._submit_call, ahead=16 * AHEAD).in_order_async()
 
     def as_ready(
         self,
@@ -173,8 +172,8 @@ class LLMPool:
         The prompts may be endless: at most `ahead` of them are taken before their results are used.
         """
         check_counts(ahead=ahead)
-        options = _Options(self, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
-        return self._ready(options.calls(prompts), self._submit_call, ahead=ahead)
+        calls = PromptCalls(self.call, model=model, system=system, kind=kind, sampling=sampling, samples=samples)
+        return self._ready(calls.of(prompts), self._submit_call, ahead=ahead)
 
     def submit(
         self,
@@ -193,7 +192,7 @@ class LLMPool:
             deadline: Seconds from now after which the call ends, even if it was never sent.
         """
         call = self.call(prompt, model=model, system=system, kind=kind, sampling=sampling, sample=sample)
-        return Pending(self._post, self._engine, call, deadline)
+        return Pending(self.post, self._engine, call, deadline)
 
     def embed(self, texts: Iterable[str], *, model: str | None = None) -> list[Reply | Failure]:
         """Return a reply with a vector, or a failure, for each text, in the order asked.
@@ -213,20 +212,36 @@ class LLMPool:
         check_counts(ahead=ahead)
         if isinstance(texts, str):
             raise OptionError("texts must be a list of strings, not one string")
-        name = model or self.model or self._only_model()
+        name = model or self.only_model()
         checked = (_checked_text(text) for text in texts)
         return self._ready(checked, lambda text, done: self._coalescer.submit(text, name, done), ahead=ahead)
 
     def _ready(self, items: Iterable[Any], submit: Callable[[Any, Done], Job | None], *, ahead: int) -> Ready:
-        return Ready(items, submit, self._post, lambda jobs: _cancel(self._engine, jobs), ahead=ahead)
+        return Ready(items, submit, self.post, lambda jobs: _cancel(self._engine, jobs), ahead=ahead)
+
+    def asker(self, turns: asyncio.Semaphore | None = None) -> Asker:
+        """Return an object whose coroutines ask this pool's servers, for code that runs in the pool's own event loop.
+
+        `turns` limits how many of its calls are open at once.
+        """
+        return Asker(self._engine, self._coalescer, turns)
+
+    def only_model(self) -> str:
+        """Return the model for calls that name none.
+
+        Raises:
+            OptionError: There is none, or the servers have several.
+            Failure: No server can be asked.
+        """
+        return self.model or self._only_model()
 
     def models(self) -> dict[str, list[str] | Failure]:
         """Return the models of each server, or why it cannot be asked, by the server's name."""
-        return self._run(self._models())
+        return self.run(self._models())
 
     def stats(self) -> PoolStats:
         """Return the figures of the pool and of its servers up to now."""
-        return self._run(self._stats())
+        return self.run(self._stats())
 
     def close(self) -> None:
         """End every open call with `Cancelled`, close all connections, and write what the cache and the trace hold."""
@@ -287,14 +302,24 @@ class LLMPool:
             return None
         return self._engine.submit(call, done)
 
-    def _post(self, function: Callable[..., object], *arguments: Any) -> None:
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in the thread of the pool's event loop, without waiting for it.
+
+        Raises:
+            BrimError: The pool is closed, or belongs to another process.
+        """
         self._check_usable()
         try:
             self._thread.post(function, *arguments)
         except CancelledError:
             raise BrimError("the pool is closed") from None
 
-    def _run(self, coroutine: Any) -> Any:
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine in the pool's event loop and return its result.
+
+        Raises:
+            BrimError: The pool is closed, or belongs to another process.
+        """
         try:
             self._check_usable()
         except BrimError:
@@ -341,37 +366,6 @@ class LLMPool:
 
     async def _stats(self) -> PoolStats:
         return self._engine.stats()
-
-
-class _Options:
-    """Options that all calls of one `map` have in common."""
-
-    def __init__(self, pool: LLMPool, *, samples: int, **options: Any) -> None:
-        check_counts(samples=samples)
-        self._pool = pool
-        self._samples = samples
-        self._options = options
-
-    def calls(self, prompts: Iterable[Prompt]) -> Iterator["Call | Rejected"]:
-        """Yield the calls for some prompts; for one that cannot be sent, the failure that it ends with."""
-        if isinstance(prompts, str):
-            raise OptionError("prompts must be a list of prompts, not one string")
-        return self._calls(prompts)
-
-    def _calls(self, prompts: Iterable[Prompt]) -> Iterator["Call | Rejected"]:
-        for prompt in prompts:
-            for sample in range(self._samples):
-                if isinstance(prompt, Call):
-                    yield (
-                        prompt
-                        if not sample
-                        else replace(prompt, sample=sample, sampling=prompt.sampling.numbered(sample))
-                    )
-                    continue
-                try:
-                    yield self._pool.call(prompt, sample=sample, **self._options)
-                except OptionError as error:
-                    yield Rejected(str(error))
 
 
 def _checked_text(text: str) -> str:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -55,6 +55,12 @@ class Tally:
         return ", ".join(parts)
 
 
+class Told(Protocol):
+    """Something that tells how far it is."""
+
+    def line(self) -> str: ...
+
+
 def duration(seconds: float) -> str:
     """Format a time span: 75 is 1:15, 3675 is 1:01:15."""
     minutes, rest = divmod(round(seconds), 60)
@@ -84,11 +90,11 @@ def asking(tally: Tally, stats: Callable[[], Any] | None, *, quiet: bool) -> Gen
             yield
 
 
-def shown(tally: Tally, stats: Any) -> RenderableType:
+def shown(tally: Told, stats: Any) -> RenderableType:
     """Return what is shown live: the line of the run, and a row for each server."""
     if stats is None:
         return Text(tally.line())
-    table = Table(box=None, pad_edge=False, title=tally.line(), title_justify="left")
+    table = Table(box=None, pad_edge=False)
     for column in ("server", "limit", "in flight", "median", "requests", "refused", "state"):
         table.add_column(column, justify="left" if column in ("server", "state") else "right")
     for server in stats.servers:
@@ -96,4 +102,4 @@ def shown(tally: Tally, stats: Any) -> RenderableType:
         state = {"closed": "", "open": "paused after failures", "half-open": "retrying"}.get(server.state, server.state)
         counts = (server.limit, server.in_flight, median, server.requests, server.refused or "", state)
         table.add_row(plain(server.name), *map(plain, counts))
-    return table
+    return Group(Text(tally.line()), table)

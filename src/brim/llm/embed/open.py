@@ -1,5 +1,6 @@
 """`open_embedder`: an embedding model that runs in this process, by its name."""
 
+import os
 import re
 from pathlib import Path
 
@@ -32,3 +33,13 @@ def open_embedder(
     return TransformersEmbedder(
         name, device=device, batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens, normalize=normalize
     )
+
+
+def is_in_process(model: str | os.PathLike[str]) -> bool:
+    """Return whether a model is the built-in one or a directory, and not a model of a server.
+
+    Names of servers' models may be names of directories here, so a string must have a slash to be one.
+    """
+    if not isinstance(model, str):
+        return True
+    return re.fullmatch(r"hash(-\d+)?", model) is not None or ("/" in model and os.path.isdir(model))

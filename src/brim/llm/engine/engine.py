@@ -7,7 +7,6 @@ attempt has ended. One timer serves all deadlines and delays, so an idle engine 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -20,10 +19,10 @@ from brim.llm.engine.job import Attempt, Done, Job, Queue
 from brim.llm.engine.joined import Joined
 from brim.llm.engine.results import attempt_facts, call_facts, given_up, outcome_of, reply_of, too_late
 from brim.llm.engine.routing import NEVER, Outage, choose, retry_at
-from brim.llm.engine.server import ServerState
+from brim.llm.engine.server import ServerState, is_away
 from brim.llm.engine.stats import Counters, PoolStats, pool_stats
 from brim.llm.engine.timer import Timer
-from brim.llm.engine.waiting import RetryBudget, Waiting
+from brim.llm.engine.waiting import CallQueue, RetryBudget, Waiting
 from brim.llm.engine.watch import Watch
 from brim.llm.failures import (
     CacheFailed,
@@ -86,11 +85,12 @@ class Engine:
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def ask(self, call: Call, *, deadline: float | None = None) -> Reply:
+    async def ask(self, call: Call, *, deadline: float | None = None, rank: int = 0) -> Reply:
         """Return the reply to a call.
 
         Args:
             deadline: Seconds from now after which the call ends, even if it was never sent.
+            rank: Of the calls that wait, those with a lower rank are sent first.
 
         Raises:
             Failure: There is none.
@@ -101,7 +101,7 @@ class Engine:
             if not future.done():
                 future.set_result(result)
 
-        job = self.submit(call, done, deadline=deadline)
+        job = self.submit(call, done, deadline=deadline, rank=rank)
         try:
             result = await future
         except asyncio.CancelledError:
@@ -111,9 +111,10 @@ class Engine:
             raise result
         return result
 
-    def submit(self, call: Call, done: Done, *, deadline: float | None = None) -> Job:
+    def submit(self, call: Call, done: Done, *, deadline: float | None = None, rank: int = 0) -> Job:
         """Take a call. `done` is called with its result exactly once, maybe before this returns."""
         job = self._take(call, done)
+        job.rank = rank
         if deadline is not None:
             self._deadlines.add(job, job.submitted + deadline, open_calls=len(self._open))
         if not job.ended and not self._answer_without_asking(job):
@@ -247,16 +248,16 @@ class Engine:
             return now + wait
         return self._send_all(self._waiting.retries, now, self._budget)
 
-    def _send_all(self, queues: dict[Queue, deque[Job]], now: float, budget: RetryBudget | None = None) -> float:
+    def _send_all(self, queues: dict[Queue, CallQueue], now: float, budget: RetryBudget | None = None) -> float:
         """Send the calls of some queues to the servers that have free slots. Returns the time at which more can be
         sent."""
         wake = NEVER
         for kind in list(queues):
             queue = queues[kind]
             while queue:
-                job = queue[0]
+                job = queue.first
                 if job.ended:
-                    queue.popleft()
+                    queue.pop()
                     continue
                 choice = choose(self.servers, job, now)
                 if choice.lacking is not None:
@@ -265,7 +266,7 @@ class Engine:
                     wake = min(wake, choice.at)
                     break
                 elif budget is None or budget.take():
-                    queue.popleft()
+                    queue.pop()
                     self._counters.retries += budget is not None
                     self._send(job, choice.server, now)
                 else:
@@ -330,7 +331,8 @@ class Engine:
             server.model_missing(job.call.model, failure, now)
             self._waiting.add(job)  # where it fails, unless another server has the model
             return
-        job.refusals += isinstance(failure, Overloaded)
+        # An attempt at a server that is known to be away does not count: `patience` limits that wait.
+        job.refusals += isinstance(failure, Overloaded) or (server.is_down and is_away(failure))
         job.timeouts += isinstance(failure, TimedOut)
         if not failure.transient or job.attempts - job.refusals >= self.config.attempts:
             self._give_up(job, failure)

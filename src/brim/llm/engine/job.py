@@ -34,6 +34,7 @@ class Job:
         "max_tokens",
         "number",
         "queue",
+        "rank",
         "refusals",
         "running",
         "submitted",
@@ -52,11 +53,14 @@ class Job:
         """The call's key, where the cache or equal calls need it."""
         self.queue: Queue = (call.kind, call.model)
         self.max_tokens = call.sampling.max_tokens
+        self.rank = 0
+        """If several calls wait, those with a lower rank are sent first."""
         self.first_sent: float | None = None
         self.attempts = 0
         """Requests that were sent."""
         self.refusals = 0
-        """Requests that were refused by a busy server; they are not counted against the limit of attempts."""
+        """Requests that a busy server refused, or that found a server away which was known to be so: they do not count
+        against the limit of attempts."""
         self.timeouts = 0
         """Requests that were given up because they took too long."""
         self.running: list[Attempt] = []

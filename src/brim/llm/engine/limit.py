@@ -36,6 +36,8 @@ QUEUED = 0.2
 """Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
 NEGLIGIBLE = 0.002
 """Seconds of waiting that are never a reason to lower the limit."""
+SERVICES = 256
+"""Answers over which the mean service time is taken, where it is reported."""
 SHORTEST = 1e-6
 """Lower limit of a latency in seconds: it is divided by."""
 SLOWER = 1.6
@@ -67,7 +69,6 @@ class _Round:
         self.filled = False
         """True if the limit was reached."""
         self.waits: list[float] = []
-        self.services: list[float] = []
         self.look_at = 0
         """Answers after which it is worth looking again whether they are enough."""
         self._latencies: dict[Kind, list[float]] = {}
@@ -188,6 +189,10 @@ class Limit:
         self._lowest: dict[Kind, _Lowest] = {}
         """The lowest typical latencies."""
         self._waits = _Lowest()
+        self._service = 0.0
+        """Mean service time that the server reports, over the last `SERVICES` answers of whichever round: requests that
+        take long are answered after their round has ended, and a mean without them would be too low."""
+        self._services = 0
         self._rate = 0.0
         """Throughput of the last round in which nothing seemed to wait, relative to that of a request alone."""
         self._experiment: _Experiment | None = None
@@ -230,13 +235,15 @@ class Limit:
             return
         if self._slow_start and 2 * in_flight >= self.value:
             self._limit = min(self._limit + 1.0, self._ceiling, float(self.highest))
+        if wait is not None and service:
+            self._services = min(self._services + 1, SERVICES)
+            self._service += (service - self._service) / self._services
         if round != self.round:
             return
         seen = self._seen
         seen.add(kind, latency, in_flight, tokens)
         if wait is not None and service:
             seen.waits.append(wait)
-            seen.services.append(service)
         if seen.answers < seen.flight:
             return
         if self._refuses or seen.reported or self._is_certain(seen):
@@ -308,7 +315,7 @@ class Limit:
     def _reported_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
         least = self._waits.add(self.round, min(seen.waits))
-        service, wait = fmean(seen.services), fmean(seen.waits) - least
+        service, wait = self._service, fmean(seen.waits) - least
         if wait <= max(QUEUED * service, NEGLIGIBLE):
             return 1.0
         return (service + wait) / service

@@ -20,6 +20,9 @@ STREAK = 5
 """Failures in a row that open the breaker."""
 OPEN_FIRST, OPEN_LONGEST = 0.5, 30.0
 """Seconds for which the breaker stays open: the first time, and at most."""
+AWAY_LONGEST = 2.0
+"""The same at most for a server to which no connection can be made: an attempt costs nothing there, and its return
+should be noticed soon."""
 MISSING_FOR = 30.0
 """Seconds for which a server is not asked again for a model that it does not have."""
 BUSY_FIRST, BUSY_LONGEST = 0.05, 10.0
@@ -187,7 +190,8 @@ class ServerState:
             return
         if self._opened or self._streak >= STREAK:
             self._opened += 1
-            seconds = min(OPEN_FIRST * 2 ** (self._opened - 1), OPEN_LONGEST)
+            longest = AWAY_LONGEST if is_away(failure) else OPEN_LONGEST
+            seconds = min(OPEN_FIRST * 2 ** (self._opened - 1), longest)
             self._open_until = now + seconds * (0.75 + self._jitter("breaker", self._opened) / 2)
             if isinstance(failure, ServerLost):
                 self.limit.lost()
@@ -241,3 +245,8 @@ class ServerState:
 
     def _jitter(self, purpose: str, number: int) -> float:
         return share(seed=self._seed, purpose=f"llm/{purpose}/{self.number}", epoch=number)
+
+
+def is_away(failure: Failure) -> bool:
+    """Return whether no connection to the server could be made."""
+    return isinstance(failure, ServerLost) and not failure.connected

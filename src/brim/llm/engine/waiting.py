@@ -1,11 +1,11 @@
 """Calls that wait to be sent: new ones, retries that are due, and retries that are not.
 
 Each kind of call and each model has a queue of its own, so that calls for a model which only a busy server has do not
-hold up the others. Retries go first: their callers have waited longest.
+hold up the others. Retries go first: their callers have waited longest. Within a queue, calls with a lower rank go
+first, and those of one rank in the order of their submission.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Iterator
 
 from brim.llm.engine.job import Job, Queue
@@ -20,12 +20,36 @@ WHOLE = 1.0 - 1e-6
 """From this on, a share counts as one retry: sums of shares are rounded."""
 
 
+class CallQueue:
+    """Calls of one kind and model, by rank and then by number."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Job]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for _, _, job in self._heap)
+
+    @property
+    def first(self) -> Job:
+        return self._heap[0][2]
+
+    def add(self, job: Job) -> None:
+        heapq.heappush(self._heap, (job.rank, job.number, job))
+
+    def pop(self) -> Job:
+        """Remove the first call and return it."""
+        return heapq.heappop(self._heap)[2]
+
+
 class Waiting:
     """The calls of an engine that are not in flight."""
 
     def __init__(self) -> None:
-        self.new: dict[Queue, deque[Job]] = {}
-        self.retries: dict[Queue, deque[Job]] = {}
+        self.new: dict[Queue, CallQueue] = {}
+        self.retries: dict[Queue, CallQueue] = {}
         self._delayed: list[tuple[float, int, Job]] = []
         """(due, number, call), as a heap."""
 
@@ -68,11 +92,11 @@ class Waiting:
         return iter(jobs)
 
 
-def _append(queues: dict[Queue, deque[Job]], job: Job) -> None:
+def _append(queues: dict[Queue, CallQueue], job: Job) -> None:
     queue = queues.get(job.queue)
     if queue is None:
-        queue = queues[job.queue] = deque()
-    queue.append(job)
+        queue = queues[job.queue] = CallQueue()
+    queue.add(job)
 
 
 class RetryBudget:

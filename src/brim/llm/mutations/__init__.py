@@ -1,11 +1,13 @@
 """Prompts by which a model rewrites a query, so that it is answered better or more consistently.
 
-Each is a text file: a first line `# description`, then the prompt, in which `{query}` stands for the query. A file of
-your own works like those that come with brim. The text of a query is inserted once and never expanded again: braces in
-it, even the word `{query}`, stay as they are.
+Each is a text file: a first line `# description`, then the prompt, in which `{query}` stands for the query. A prompt
+may also contain `{other}`, the place of a second query that serves as an example. A file of your own works like those
+that come with brim. The text of a query is inserted once and never expanded again: braces in it, even the words
+`{query}` and `{other}`, stay as they are.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,8 +16,10 @@ from pathlib import Path
 from brim.core.errors import DataError, OptionError, did_you_mean
 
 FIELD = "{query}"
+OTHER = "{other}"
 LARGEST = 1 << 20
 """Bytes above which a file is not taken for a template."""
+_FIELDS = re.compile(f"{re.escape(FIELD)}|{re.escape(OTHER)}")
 
 
 @dataclass(frozen=True)
@@ -30,15 +34,30 @@ class Mutation:
     name: str
     description: str
     template: str
-    """The prompt, with `{query}` in place of the query."""
+    """The prompt, with `{query}` in place of the query, and perhaps `{other}` in place of a second one."""
 
     def __post_init__(self) -> None:
         if FIELD not in self.template:
             raise OptionError(f"the template of the mutation {self.name!r} does not contain {FIELD}")
 
-    def apply(self, query: str) -> str:
-        """Return the prompt that asks a model to rewrite `query`."""
-        return self.template.replace(FIELD, query)
+    @property
+    def needs_other(self) -> bool:
+        """True if the prompt contains a second query."""
+        return OTHER in self.template
+
+    def apply(self, query: str, other: str | None = None) -> str:
+        """Return the prompt that asks a model to rewrite `query`.
+
+        Args:
+            other: The second query, which a prompt without `{other}` ignores.
+
+        Raises:
+            OptionError: The prompt contains `{other}`, and there is no second query.
+        """
+        if other is None and self.needs_other:
+            raise OptionError(f"the mutation {self.name!r} needs a second query in the place of {OTHER}, got none")
+        # One pass over the template: what was inserted is not searched for fields.
+        return _FIELDS.sub(lambda field: query if field[0] == FIELD else other or "", self.template)
 
 
 def _names() -> tuple[str, ...]:

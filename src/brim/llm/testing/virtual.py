@@ -95,7 +95,7 @@ class VirtualServer:
             Failure: The call is turned away, or a fault strikes it.
         """
         if self.down:
-            raise ServerLost("the server cannot be reached", server=self._name)
+            raise self._unreached()
         async with self._service.request(call) as request:
             if request.status == 200:
                 await request.work()
@@ -106,11 +106,16 @@ class VirtualServer:
     async def models(self) -> list[str]:
         """Return the names of its models, at once."""
         if self.down:
-            raise ServerLost("the server cannot be reached", server=self._name)
+            raise self._unreached()
         return list(self._service.models())
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""
+
+    def _unreached(self) -> ServerLost:
+        failure = ServerLost("the server cannot be reached", server=self._name)
+        failure.connected = False
+        return failure
 
     def _failure(self, request: Request) -> Failure | None:
         """Return the failure that a client of a real server would raise for such a reply."""

@@ -18,13 +18,14 @@ START = "start one with `ollama serve` or `brim llm serve`"
 def failure_of_error(aiohttp: Any, address: Address, error: Exception, connect_seconds: float) -> Failure:
     """Return the failure that an exception of a request stands for. `aiohttp` is the module."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return _lost(address, f'the host "{address.host}" cannot be found ({_reason(address, error)}); check the URL')
+        reason = _reason(address, error)
+        return _unreached(address, f'the host "{address.host}" cannot be found ({reason}); check the URL')
     if isinstance(error, (ssl.SSLError, ssl.CertificateError, aiohttp.ClientSSLError)):
-        return _lost(address, _tls(address, error))
+        return _unreached(address, _tls(address, error))
     if isinstance(error, aiohttp.ClientConnectorError):
-        return _lost(address, _unconnected(address, error))
+        return _unreached(address, _unconnected(address, error))
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return _lost(address, f"no connection within {connect_seconds:g} s; check the host and the port")
+        return _unreached(address, f"no connection within {connect_seconds:g} s; check the host and the port")
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return _lost(address, "the server closed the connection before it answered")
     if isinstance(error, (aiohttp.ClientResponseError, aiohttp.ClientPayloadError)):
@@ -36,6 +37,12 @@ def failure_of_error(aiohttp: Any, address: Address, error: Exception, connect_s
 
 def _lost(address: Address, message: str) -> ServerLost:
     return ServerLost(message, server=address.name)
+
+
+def _unreached(address: Address, message: str) -> ServerLost:
+    failure = _lost(address, message)
+    failure.connected = False
+    return failure
 
 
 def _reason(address: Address, error: Exception) -> str:
