@@ -1,6 +1,7 @@
 from brim.envs import arc as arc
 from brim.envs import darkroom as darkroom
 from brim.envs import puzzle as puzzle
+from brim.envs import query as query
 from brim.envs.checker import EnvCheck as EnvCheck
 from brim.envs.checker import EnvError as EnvError
 from brim.envs.checker import check_env as check_env

@@ -16,6 +16,8 @@ from brim.core.errors import OptionError
 from brim.core.options import check_counts
 from brim.envs.darkroom.q_learning import uniform
 from brim.envs.darkroom.room import ACTIONS, MOVES, Darkroom, DarkroomState, Episode, play
+from brim.envs.policy_gradient import advantages as advantage_estimates
+from brim.envs.policy_gradient import choose, softmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +100,19 @@ class PpoLearner:
         values = np.take_along_axis(self.values, self.room.cell(episode.states), axis=1)
         last = np.clip(episode.states[:, -1] + MOVES[episode.actions[:, -1]], 0, self.room.size - 1)
         after = np.concatenate([values[:, 1:], self.values[self._lanes, self.room.cell(last)][:, None]], axis=1)
-        surprise = episode.rewards + config.discount * after - values
-        result, carried = np.empty_like(surprise), np.zeros(len(surprise))
-        for time in reversed(range(surprise.shape[1])):
-            carried = surprise[:, time] + config.discount * config.trace * carried
-            result[:, time] = carried
-        return result
+        truncated = np.zeros(values.shape, np.bool_)
+        truncated[:, -1] = True
+        estimates = advantage_estimates(
+            episode.rewards.T,
+            values.T,
+            after.T,
+            np.zeros_like(truncated.T),
+            truncated.T,
+            discount=config.discount,
+            trace=config.trace,
+        )
+        # Sums over the steps of a lane are rounded in the order of memory, so lanes are rows again.
+        return np.ascontiguousarray(estimates.T)
 
     def _policy_gradient(
         self,
@@ -126,15 +135,3 @@ class PpoLearner:
         gradient = np.zeros_like(self.logits)
         np.add.at(gradient, (lanes, cells), weight * score + config.entropy * entropy)
         return gradient
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Softmax along the last axis, with logits clipped so that no probability is exactly 0."""
-    powers = np.exp(np.maximum(logits - logits.max(axis=-1, keepdims=True), -60.0))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def choose(chances: NDArray[np.floating], noise: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Sample an action for each row by inverting its cumulative chances. [rows, actions], [rows] -> [rows]"""
-    edges = np.cumsum(chances, axis=-1, dtype=np.float64)
-    return (edges[:, :-1] <= noise[:, None] * edges[:, -1:]).sum(axis=1)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from brim.core.extras import need
 from brim.envs.darkroom.histories import HistoryConfig, learning_curve, split_goals
-from brim.envs.darkroom.ppo import choose
 from brim.envs.darkroom.q_learning import uniform
 from brim.envs.darkroom.room import Darkroom, DarkroomState, Step, play
+from brim.envs.policy_gradient import choose
 from brim.train.distill.config import DistillConfig
 from brim.train.distill.model import CompressedAD, Decoding
 from brim.train.distill.samples import START
