@@ -28,6 +28,8 @@ LIGHT = [
 HEAVY = [
     "brim.train.online.run",
     "brim.train.distill.run",
+    "brim.train.query.run",
+    "brim.cli.train.query_mutator",
     "brim.cli.train.sft",
     "brim.cli.train.distill",
     "transformers.models.llama.modeling_llama",

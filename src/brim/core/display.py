@@ -1,4 +1,5 @@
-"""Values as people read them: text bars, numbers with thousands separators, and small HTML tables for notebooks.
+"""Values as people read them: text bars, numbers with thousands separators, text whose every character can be seen, and
+small HTML tables for notebooks.
 
 Everything that goes into HTML is escaped here.
 """
@@ -22,6 +23,24 @@ def readable(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Return text in which characters that are not printable are written as escape sequences.
+
+    They are control characters (ANSI escapes among them), changes of the writing direction, invisible characters,
+    unusual spaces and lone surrogates: text that contains them can look like something else, or control a terminal.
+    Those in `keep` stay as they are.
+
+    Example:
+        >>> print(visible("red: \x1b[31m"))
+        red: \x1b[31m
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def table_html(

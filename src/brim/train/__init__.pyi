@@ -1,5 +1,7 @@
 from brim.train import distill as distill
 from brim.train import online as online
+from brim.train import ppo as ppo
+from brim.train import query as query
 from brim.train.callbacks import Callback as Callback
 from brim.train.checkpoint import find_checkpoint as find_checkpoint
 from brim.train.config import RunConfig as RunConfig

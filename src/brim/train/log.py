@@ -1,5 +1,5 @@
-"""The records of a run: curves, the samples each step was trained on, and rounds of play. Files of JSON lines that a
-resumed run continues.
+"""The records of a run: curves, the samples each step was trained on, and reports such as those on rounds of play.
+Files of JSON lines that a resumed run continues.
 
 A run that was killed had taken steps after its last checkpoint. The resumed run takes them again, so their lines are
 cut off first: a file tells one history, not two. Nothing here imports torch, except for TensorBoard's writer when
@@ -8,22 +8,27 @@ curves go there.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError
 from brim.core.extras import need
 from brim.train.config import RunConfig
-from brim.train.report import RoundReport
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from brim.train.ranks import Ranks
 
-LOG, SAMPLES, ROUNDS = "log.jsonl", "samples-rank{}.jsonl", "rounds.jsonl"
+    Report = TypeVar("Report", bound=DataclassInstance)
+else:
+    Report = TypeVar("Report")
+
+LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
 
 
 class Trained(Protocol):
@@ -43,7 +48,6 @@ class Records:
     def __init__(self, config: RunConfig, ranks: "Ranks", *, after: int) -> None:
         """`after` is the step that the run resumes from, or 0."""
         self._output = Path(config.output)
-        self._every = config.log_every
         self._log = None
         self._samples = None
         self._board = None
@@ -62,9 +66,9 @@ class Records:
                     {"step": step, "epoch": batch.epoch, "microbatch": batch.index, "samples": list(batch.ids)}
                 )
 
-    def curves(self, step: int, values: Mapping[str, float], *, always: bool) -> None:
-        """Write a point of the curves: of step 1, of every `log_every`-th step, and whenever `always` is set."""
-        if self._log is None or not (always or step == 1 or step % self._every == 0):
+    def curves(self, step: int, values: Mapping[str, float], *, due: bool) -> None:
+        """Write a point of the curves: of step 1, and of every other step that is `due`."""
+        if self._log is None or not (due or step == 1):
             return
         self._log.write({"step": step, **values})
         if self._board is not None:
@@ -86,26 +90,42 @@ class Records:
             rewind(path, step)
 
 
-class Rounds:
-    """The rounds of a run that plays, in a file with a line for each.
+class History(Generic[Report]):
+    """Reports of one kind, in a file with a JSON line for each, such as one for every round of play.
 
-    Rounds after the checkpoint are cut off, and played again.
+    Reports after the checkpoint that a run resumes from are cut off: what they are about happens again.
     """
 
-    def __init__(self, output: Path, rounds: int) -> None:
-        """`rounds` is how many had been played when the checkpoint was taken."""
-        self._path = output / ROUNDS
-        found = self._path.read_bytes().splitlines() if self._path.exists() and rounds else []
-        self.reports = [RoundReport(**json.loads(line)) for line in found[:rounds]]
-        self._write()
+    def __init__(self, path: Path, count: int, *, read: Callable[[dict[str, Any]], Report]) -> None:
+        """`count` is the number of reports when the checkpoint was taken; `read` makes a report from its line.
 
-    def add(self, report: RoundReport) -> None:
+        Raises:
+            DamagedError: One of these lines is damaged.
+        """
+        self._path = path
+        lines = path.read_bytes().splitlines() if path.exists() and count else []
+        self.reports = [_report(path, number, line, read) for number, line in enumerate(lines[:count], 1)]
+        with atomic_file(path) as file:
+            file.writelines(_line(report) for report in self.reports)
+
+    def add(self, report: Report) -> None:
+        """Append a report."""
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(_line(report))
         self.reports.append(report)
-        self._write()
 
-    def _write(self) -> None:
-        with atomic_file(self._path) as file:
-            file.writelines(json.dumps(asdict(report)).encode() + b"\n" for report in self.reports)
+
+def _report(path: Path, number: int, line: bytes, read: Callable[[dict[str, Any]], Report]) -> Report:
+    try:
+        return read(json.loads(line))
+    except (ValueError, TypeError, AttributeError, KeyError):  # an OptionError is a ValueError
+        raise DamagedError(
+            f"{path}:{number} is damaged; restore that line, or remove the file to resume: training does not read it"
+        ) from None
+
+
+def _line(report: "DataclassInstance") -> bytes:
+    return json.dumps(asdict(report)).encode() + b"\n"
 
 
 def rewind(path: Path, step: int) -> None:

@@ -47,6 +47,7 @@ class Run(ABC, Generic[Config]):
     3. says what a checkpoint holds: `facts()` for state.json, and `checkpoint_files()` for everything else.
 
     `take_steps` does the rest: steps, evaluation (`evaluated`), records, callbacks, checkpoints, and SIGTERM or Ctrl-C.
+    A trainer whose steps come in groups, with checkpoints only between groups, overrides `after_step` and `can_pause`.
     A run for a causal language model starts from `brim.train.causal.CausalRun`, which has the second half of 1 and most
     of 3 already.
 
@@ -92,6 +93,9 @@ class Run(ABC, Generic[Config]):
         """Return the evaluation loss after the step of these microbatches, or None if it is not evaluated."""
         return None
 
+    def after_step(self, report: StepReport) -> None:
+        """Called right after a step, before it is logged and before a checkpoint may be taken."""
+
     def logged(self, report: StepReport) -> Mapping[str, float]:
         """Return the values of a step that go into the curves."""
         return report.to_log(self.tokens)
@@ -114,12 +118,27 @@ class Run(ABC, Generic[Config]):
         return self._stopping or self.step >= self.steps
 
     @property
+    def can_pause(self) -> bool:
+        """Whether a checkpoint can be taken now. A run that is asked to stop takes steps until it can."""
+        return True
+
+    def is_due(self, every: int) -> bool:
+        """Whether something that is done after every so many steps is done now: `save_every`, `log_every`."""
+        return self.step % every == 0
+
+    @property
+    def is_save_due(self) -> bool:
+        """Whether `save_every` asks for a checkpoint now."""
+        every = self.config.save_every
+        return every is not None and self.can_pause and self.is_due(every)
+
+    @property
     def is_stopping(self) -> bool:
         """Whether a signal or a callback ends the run early, on whichever rank it came."""
         return self._stopping
 
     def stop(self) -> None:
-        """End the run after its next step, with a checkpoint."""
+        """End the run after its next step at which it can pause, with a checkpoint."""
         self._stop.set()
 
     @contextmanager
@@ -158,6 +177,11 @@ class Run(ABC, Generic[Config]):
         warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.03 * steps))
         self.rate = learning_rate(config.base_learning_rate, config.schedule, total=steps, warmup=warmup)
 
+    @property
+    def current_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self.rate(self.step)
+
     def resumed_at(self, step: int, tokens: int = 0) -> None:
         """Continue the counts of the checkpoint that was restored."""
         self.step = step
@@ -177,13 +201,15 @@ class Run(ABC, Generic[Config]):
             for batches in self.batches():
                 report = self._take_step(batches)
                 records.samples(report.step, batches)
-                over = self.is_over
                 report = replace(report, eval_loss=self.evaluated(batches), metrics=self._metrics())
+                self.after_step(report)
+                over = self.is_over and self.can_pause
                 ends.add(report)
-                records.curves(report.step, self.logged(report), always=over or report.eval_loss is not None)
+                due = over or report.eval_loss is not None or self.is_due(self.config.log_every)
+                records.curves(report.step, self.logged(report), due=due)
                 for callback in self.callbacks:
                     callback.on_step(self, report)
-                if over or (self.config.save_every and self.step % self.config.save_every == 0):
+                if over or self.is_save_due:
                     self.save()
                 if over:
                     break
@@ -200,7 +226,7 @@ class Run(ABC, Generic[Config]):
         # One sum over the ranks for both: how large the step is, and whether any of them was asked to stop.
         learned, tokens, slots, stopping = self.ranks.total([*sums, float(self._stop.is_set)])
         self._stopping = stopping > 0
-        rate = self.rate(self.step)
+        rate = self.current_rate
         try:
             moved = self.stepper.take(batches, learned, rate)
         except NotFiniteError as error:

@@ -13,14 +13,13 @@ bit for bit on one machine.
 
 import json
 import time
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brim.core.errors import DamagedError, DataError, OptionError
-from brim.core.extras import need
 from brim.core.fill import Fill
 from brim.core.progress import Say, silent
 from brim.envs.darkroom.histories import Histories, is_histories, write_histories
@@ -34,11 +33,7 @@ from brim.train.distill.yaml_files import config_from
 from brim.train.log import LOG, logged
 from brim.train.output import RUN, hold_output
 from brim.train.report import StepReport
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = need("torch", extra="train", user="brim.train")
+from brim.train.threads import torch_threads
 
 FAMILY = "brim.distill/"
 HISTORIES, RESULTS = "histories.h5", "results.json"
@@ -105,7 +100,7 @@ def train_distill(
             runs: list[SeedRun] = []
             for seed in config.training.seeds:
                 say(f"seed {seed}")
-                with _threads(config.training.threads):
+                with torch_threads(config.training.threads):
                     run = SeedRun(config, histories, output / f"seed-{seed}", seed, callbacks)
                     run.finish(say)
                 runs.append(run)
@@ -149,16 +144,6 @@ def config_of(output: str | Path) -> DistillConfig:
         return config_from(values)
     except (OptionError, AttributeError, TypeError) as error:
         raise DamagedError(f"{path} is damaged ({error}); {START_ANEW}") from None
-
-
-@contextmanager
-def _threads(count: int) -> Generator[None, None, None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _begin(output: Path, config: DistillConfig, *, resume: bool) -> None:

@@ -38,7 +38,7 @@ from brim.train import checkpoint as files
 from brim.train.callbacks import Callback, OnStep
 from brim.train.causal import CausalRun
 from brim.train.checkpoint import Saved
-from brim.train.log import Rounds
+from brim.train.log import History
 from brim.train.model import check_lengths, check_vocabulary
 from brim.train.online.config import OnlineConfig
 from brim.train.online.policy import ModelPolicy
@@ -49,6 +49,8 @@ from brim.train.ranks import Ranks
 from brim.train.report import Ends, RoundReport, SftResult, StepReport
 
 BUFFER, WINDOW = "buffer.brim", "window.brim"
+ROUNDS = "rounds.jsonl"
+"""The file of the reports on rounds, a JSON line for each."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class OnlineRun(CausalRun[OnlineConfig]):
         self.round = 0
         """Rounds that were played."""
         self.loader: PlanLoader | None = None
-        self.history: Rounds | None = None
+        self.history: History[RoundReport] | None = None
         self.left_out: dict[str, int] = {}
         """Samples of the data and of all windows of this process that were left out by the options."""
         state = {} if saved is None else self.check_kind(saved)
@@ -246,7 +248,8 @@ class OnlineRun(CausalRun[OnlineConfig]):
         began = time.monotonic()
         say = self.hooks.on_message or silent
         try:
-            self.history = Rounds(self.output, self.round) if self.ranks.is_main else None
+            if self.ranks.is_main:
+                self.history = History(self.output / ROUNDS, self.round, read=lambda line: RoundReport(**line))
             self.set_aside_later(say)
             ends = self.take_steps(say)
             return self._result(time.monotonic() - began, ends)
