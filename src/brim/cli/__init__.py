@@ -39,6 +39,10 @@ TREE: Tree = {
         {
             "sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model."),
             "online": ("brim.cli.train.online:online", "Fine-tune a causal model on puzzles that it plays."),
+            "query-mutator": (
+                "brim.cli.train.query_mutator:query_mutator",
+                "Train a policy that chooses how to rewrite questions.",
+            ),
             "distill": (
                 "brim.cli.train.distill:distill",
                 "Distill a learning algorithm into a model that learns in context.",

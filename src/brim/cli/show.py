@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from brim.core.display import readable
+from brim.core.display import readable, visible
 
 width_option = click.option(
     "--width",
@@ -45,10 +45,7 @@ def plain(value: Any) -> Text:
     Names come from the data: markup in them is not interpreted, and characters that would control the terminal
     (escapes, control characters, changes of the writing direction) are shown as escape sequences.
     """
-    text = readable(value)
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return Text(text)
+    return Text(visible(readable(value)))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:

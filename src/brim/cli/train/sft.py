@@ -34,6 +34,7 @@ from brim.cli.train.online import (
     resumed_config,
     run_online,
 )
+from brim.cli.train.outputs import latest_output, new_output
 from brim.cli.train.progress import training_progress
 from brim.data.rows.format import RowFormat
 from brim.plan.distributed import DistributedConfig
@@ -116,7 +117,7 @@ def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     resume = None
     if options["resume"] is not None:
-        resume = find_checkpoint(options["resume"] or options["output"] or _latest_output())
+        resume = find_checkpoint(options["resume"] or options["output"] or latest_output(DEFAULT_OUTPUT))
         config, plays = _resumed(resume, options, given)
     else:
         config, plays = _config(options, given)
@@ -197,7 +198,7 @@ def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
             "--output is needed where several ranks run: each of them would look for a free name by itself"
         )
     batching = BatchingConfig() if options["batchplan"] is not None else config_from(_planning(options))
-    output = options["output"] or _new_output()
+    output = options["output"] or new_output(DEFAULT_OUTPUT)
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
     if not plays:
         return SftConfig(**values), False
@@ -240,23 +241,6 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 
 def _format(options: dict[str, Any]) -> RowFormat:
     return RowFormat(**{name: options[name] for name in ROWS})
-
-
-def _new_output() -> str:
-    """Return the default output or, if it holds a run already, the first of its numbered variants that holds none."""
-    number, output = 1, DEFAULT_OUTPUT
-    while Path(output, "run.json").exists():
-        number += 1
-        output = f"{DEFAULT_OUTPUT}-{number}"
-    return output
-
-
-def _latest_output() -> str:
-    number, output = 1, DEFAULT_OUTPUT
-    while Path(f"{DEFAULT_OUTPUT}-{number + 1}", "run.json").exists():
-        number += 1
-        output = f"{DEFAULT_OUTPUT}-{number}"
-    return output
 
 
 def _rounded(value: float | None) -> float | None:
