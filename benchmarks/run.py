@@ -29,6 +29,7 @@ NAMES = (
     "gym",
     "arc",
     "llm",
+    "query",
 )
 SIZED = ("packing", "planning", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
@@ -287,6 +288,11 @@ def llm(tables: list[Table]) -> Iterator[Claim]:
         yield Claim(f"many model calls, {row['what']}: {row['target']}", row["reached"], row["holds"])
 
 
+def query(tables: list[Table]) -> Iterator[Claim]:
+    for row in lines(pick(tables, subject="targets")):
+        yield Claim(f"query environments, {row['what']}: {row['target']}", row["reached"], row["holds"])
+
+
 def quickest(table: Table | None, name: str) -> Line | None:
     """The best of its variants."""
     return max(
@@ -314,6 +320,7 @@ CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
         "gym": gym,
         "arc": arc,
         "llm": llm,
+        "query": query,
     },
 }
 

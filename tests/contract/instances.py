@@ -10,6 +10,7 @@ import numpy as np
 
 import brim
 from brim.envs.arc import split_key
+from brim.envs.query import ScriptedModel, scripted_questions
 
 SPEC = {"edges": (128, 256, 512), "overflow_max": 1024}
 HISTORIES = [
@@ -80,6 +81,11 @@ def monitor(keys: Any, config: brim.JaxArcConfig, task: brim.JaxArcTask) -> brim
     return watching
 
 
+def query_environments() -> brim.BatchedQueryMutationEnv:
+    with brim.LLMPool(ScriptedModel(), model="scripted") as pool:
+        return brim.BatchedQueryMutationEnv(2, scripted_questions(4), pool=pool, reward="numeric")
+
+
 INSTANCES: dict[str, Callable[[Path], Any]] = {
     "Sample": lambda _: samples()[0],
     "LengthCache": lambda _: lengths(),
@@ -133,6 +139,7 @@ INSTANCES: dict[str, Callable[[Path], Any]] = {
     ),
     "example_policy": arc(lambda *given: brim.example_policy(brim.batch_reset(*given)[0])),
     "extract_state_features": arc(lambda *given: brim.extract_state_features(brim.batch_reset(*given)[0])),
+    "BatchedQueryMutationEnv": lambda _: query_environments(),
     "BatchPerformanceMonitor": arc(monitor),
     "BatchPerformanceMonitor.get_stats": arc(lambda *given: monitor(*given).get_stats()),
 }

@@ -166,8 +166,8 @@ MODEL_CALLS = [
     # The document's 8 threads are an upper limit here; without one, the capacity of the server is found out.
     built("002", "batch_mutate_queries", {"max_workers": None}),
     built("002", "batch_query_target_model", {"max_workers": None}),
-    pending("002", "QueryMutationEnv"),
-    pending("002", "BatchedQueryMutationEnv", attributes="batch_reset batch_step"),
+    built("002", "QueryMutationEnv"),
+    built("002", "BatchedQueryMutationEnv", attributes="batch_reset batch_step"),
 ]
 
 KEYS_CONFIG_TASK = {"keys": REQUIRED, "config": REQUIRED, "task": REQUIRED}
@@ -298,6 +298,13 @@ GENERATION = [
 NAMES = [*BATCHING, *STRUCTURES, *MODEL_CALLS, *ARC, *GENERATION]
 
 
+SHORT_RUN = "--num-env-steps 512"
+
+
+def query_mutator(options: str, shortened: str = "") -> Line:
+    return Line("002", "built", f"python train_query_mutator.py {options}", shortened=shortened)
+
+
 def lazarus(text: str, writes: str | None = None, shortened: str = "") -> Line:
     return Line("000", "built", f"lazarus {text}", writes, shortened)
 
@@ -339,17 +346,14 @@ LINES = [
         "built",
         "python train.py config/algorithm/ppo_base.yaml config/env/darkroom.yaml config/model/ad_compressed_dr.yaml",
     ),
-    Line("002", "pending", "python train_query_mutator.py --num-processes 16"),
-    Line("002", "pending", "python train_query_mutator.py --num-processes 16 --use-batching"),
-    Line("002", "pending", "python train_query_mutator.py --num-processes 16 --no-batching"),
-    Line(
-        "002",
-        "pending",
-        "python train_query_mutator.py --num-processes 16 --num-steps 32 --ppo-epoch 4 --num-mini-batch 4 "
-        "--use-batching",
+    query_mutator("--num-processes 16", shortened=SHORT_RUN),
+    query_mutator("--num-processes 16 --use-batching", shortened=SHORT_RUN),
+    query_mutator("--num-processes 16 --no-batching", shortened=SHORT_RUN),
+    query_mutator(
+        "--num-processes 16 --num-steps 32 --ppo-epoch 4 --num-mini-batch 4 --use-batching", shortened=SHORT_RUN
     ),
-    Line("002", "pending", "python train_query_mutator.py --num-processes 16 --num-env-steps 1000 --no-batching"),
-    Line("002", "pending", "python train_query_mutator.py --num-processes 16 --num-env-steps 1000 --use-batching"),
+    query_mutator("--num-processes 16 --num-env-steps 1000 --no-batching"),
+    query_mutator("--num-processes 16 --num-env-steps 1000 --use-batching"),
 ]
 """Lines of one document are run in this order: later ones read what earlier ones wrote."""
 
@@ -366,7 +370,7 @@ FILES = [
     File("001", "built", "examples/compressed_ad/config/algorithm/ppo_base.yaml"),
     File("001", "built", "examples/compressed_ad/config/env/darkroom.yaml"),
     File("001", "built", "examples/compressed_ad/config/model/ad_compressed_dr.yaml"),
-    File("002", "pending", "examples/query_mutation/train_query_mutator.py"),
+    File("002", "built", "examples/train_query_mutator.py"),
     File("003", "built", "examples/advanced/batch_processing_demo.py"),
 ]
 """`tests/test_examples.py` runs the scripts."""

@@ -8,6 +8,7 @@ table declares.
 import asyncio
 import inspect
 import json
+import runpy
 import sys
 from io import StringIO
 from pathlib import Path
@@ -145,12 +146,12 @@ def test_the_command_lines_that_are_built_run_as_written(desk, server, monkeypat
         assert line.writes is None or Path(line.writes).exists(), line.text
 
 
-def scripts(status: str) -> list[Line]:
-    return [line for line in LINES if line.status == status and line.text.startswith("python ")]
+def scripts(document: str) -> list[Line]:
+    return [line for line in LINES if line.document == document and line.text.startswith("python ")]
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("line", scripts("built"), ids=lambda line: line.text)
+@pytest.mark.parametrize("line", scripts("001"), ids=lambda line: line.text)
 def test_the_files_of_a_script_that_is_built_are_found_where_it_is_run(line, monkeypatch):
     """The scripts themselves are run by tests/test_examples.py."""
     from brim.train.distill import load_config
@@ -162,12 +163,20 @@ def test_the_files_of_a_script_that_is_built_are_found_where_it_is_run(line, mon
     load_config(files)
 
 
-@pytest.mark.parametrize("line", scripts("pending"), ids=lambda line: line.text)
-def test_a_command_line_that_is_pending_does_not_run_yet(line, monkeypatch):
-    _, script, *_ = line.text.split()
-    assert list((ROOT / "examples").rglob(script)) == []
-    name = script.removeprefix("train_").removesuffix(".py").replace("_", "-")
-    assert call(f"brim train {name}", monkeypatch)[0] == 2
+@pytest.mark.torch
+@pytest.mark.parametrize("line", scripts("002"), ids=lambda line: line.text)
+def test_the_lines_of_the_query_mutator_run_as_written(line, monkeypatch, tmp_path):
+    """With a path in front of the script, from anywhere; the scripted model answers at once here."""
+    monkeypatch.setattr("brim.train.query.run.SCRIPTED_LATENCY", 0.0)
+    monkeypatch.chdir(tmp_path)
+    _, script, *words = f"{line.text} {line.shortened}".split()
+    monkeypatch.setattr(sys, "argv", [script, *words, "--no-tensorboard", "--quiet"])
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    assert (done.value.code or 0) == 0
+    steps = 1024 if "1000" in line.text else 512
+    last = Path("checkpoints/query-mutator/updates.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["env_steps"] == steps
 
 
 # What the documents show of how the parts work together
