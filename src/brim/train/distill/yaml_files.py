@@ -66,7 +66,7 @@ class Origins:
         return f"{', '.join(found)}: " if found else ""
 
 
-def config_from(values: dict[str, Any], where: "Origins" = Origins({})) -> DistillConfig:  # noqa: B008  frozen
+def config_from(values: dict[str, Any], where: "Origins" = Origins({})) -> DistillConfig:
     """The inverse of `DistillConfig.to_dict`; what is not there has its default.
 
     Raises:
