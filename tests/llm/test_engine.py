@@ -659,6 +659,23 @@ def test_of_the_calls_that_wait_those_with_a_lower_rank_are_sent_first_and_equal
     assert run(main()) == sorted(range(len(ranks)), key=lambda number: ranks[number])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_server_that_reports_nothing_and_whose_latencies_scatter_widely_is_kept_busy(seed):
+    """Latencies that scatter like this do not show whether they have grown, unless hundreds of them are compared."""
+    latency = LogNormal(0.08, 1.0)
+    server = VirtualServer(Behaviour(slots=32, latency=latency, reports_durations=False, seed=seed))
+
+    async def ask():
+        async with Run(server) as calls:
+            calls.submit(*(question(f"question {number}") for number in range(4096)))
+            await calls.end()
+            mean = latency.median * np.exp(0.5)
+            assert now() < 1.2 * 4096 * mean / 32  # virtual seconds
+            assert calls.states[0].limit.value < 3 * 32
+
+    run(ask())
+
+
 def test_a_long_tail_of_service_times_leaves_no_slot_of_a_server_idle():
     """Long requests are answered after their round has ended; a mean without them would be too low, and so would the
     limit."""

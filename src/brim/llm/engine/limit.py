@@ -14,32 +14,38 @@ start). From then on it is raised once in a round, by a step that begins at 1 an
 happens, after a pause that grows while the same limit is met again and again: a stable server is disturbed rarely, and
 one that grew is followed within a few round trips. It is not raised while the requests do not fill it.
 
-Latencies scatter. A round in which they are compared lasts until their median is certain enough, and a limit that was
-lowered because of them is an experiment: if fewer requests are not answered sooner, twice in a row, nothing had waited,
-and the limit is put back.
+Latencies scatter. A round in which they are compared lasts until their median is certain enough, and they count as
+grown only by as much as is certain: too many requests at once cost nothing but latency, too few cost throughput. A
+limit that was lowered because of latencies is an experiment: if fewer requests are not answered sooner, twice in a row,
+nothing had waited, and the limit is put back. From time to time a short round with half of the requests measures the
+latency without waiting anew.
 """
 
 import math
-from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import fmean, median, quantiles
+from statistics import fmean
+
+from brim.llm.engine.latencies import MEMORY, Kind, Lowest, RoundLatencies, Typical, mean_ratio, ratio
 
 START = 4
 """Requests at once with which a server is first met."""
 FEW, MOST = 24, 512
 """Answers that make a round at least, where latencies alone are compared, and at most because they scatter."""
-ERROR, FIRST_ERROR = 0.1, 0.15
+PROBE_FEW, PROBE_MOST = 8, 48
+"""The same for a round with half of the requests, which leaves slots idle."""
+ERROR, FIRST_ERROR = 0.1, 0.3
 """Relative standard error of a median latency that is small enough to compare it with another; in slow start, where a
 full server answers half as fast in the next round, a larger one will do."""
+SURE, FIRST_SURE = 1.0, 2.0
+"""Standard errors of both medians that are taken off a latency that seems to have grown; more in slow start, which ends
+but once."""
 QUEUED = 0.2
 """Share of the service time that requests may wait in a server which reports it, before the limit is lowered."""
 NEGLIGIBLE = 0.002
 """Seconds of waiting that are never a reason to lower the limit."""
 SERVICES = 256
 """Answers over which the mean service time is taken, where it is reported."""
-SHORTEST = 1e-6
-"""Lower limit of a latency in seconds: it is divided by."""
 SLOWER = 1.6
 """Ratio of the latency to the lowest recent one that is taken as a sign of waiting."""
 CHANGED = 1.5
@@ -51,13 +57,8 @@ MARGIN, FELT_MARGIN = 1.06, 1.25
 is reported, and where it is guessed from latencies."""
 LONGEST_PAUSE, FELT_PAUSE = 8, 2
 """Rounds for which a limit that was met again and again is kept, before a higher one is tried."""
-MEMORY = 64
-"""Rounds for which the lowest latency is remembered. After that a round with half of the requests measures it anew."""
-
-Kind = Hashable
-"""Calls of one kind are alike, so that their latencies can be compared: the same model, chats or embeddings."""
-Typical = Mapping[Kind, tuple[int, float]]
-"""For each kind the number of answers, and their typical latency."""
+Open = Callable[[], Iterable[tuple[Kind, float]]]
+"""Returns (kind, age in seconds) of the requests of the present round that have no answer yet."""
 
 
 class _Round:
@@ -71,15 +72,12 @@ class _Round:
         self.waits: list[float] = []
         self.look_at = 0
         """Answers after which it is worth looking again whether they are enough."""
-        self._latencies: dict[Kind, list[float]] = {}
-        """Latencies, for each token of an answer if tokens are counted."""
+        self.latencies = RoundLatencies()
 
     def add(self, kind: Kind, latency: float, in_flight: int, tokens: int | None) -> None:
         self.answers += 1
         self.flights += in_flight
-        # Latencies with and without tokens are different things, so they are kept apart.
-        value = max(latency, SHORTEST) / (tokens or 1)
-        self._latencies.setdefault((kind, bool(tokens)), []).append(value)
+        self.latencies.add(kind, latency, tokens)
 
     @property
     def reported(self) -> bool:
@@ -91,45 +89,6 @@ class _Round:
         """Requests in flight, on average."""
         return self.flights / self.answers
 
-    def typical(self) -> Typical:
-        """Return the median latencies."""
-        return {kind: (len(latencies), median(latencies)) for kind, latencies in self._latencies.items()}
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of the median, as of a log-normal distribution."""
-        latencies = max(self._latencies.values(), key=len)
-        if len(latencies) < 2:
-            return 1.0
-        low, _, high = quantiles(latencies, n=4, method="inclusive")
-        scatter = math.log(high / low) / 1.35  # the quartiles are 1.35 standard deviations apart
-        return 1.25 * scatter / math.sqrt(len(latencies))
-
-
-class _Lowest:
-    """The lowest value of the last `MEMORY` rounds."""
-
-    def __init__(self) -> None:
-        self._ascending: deque[tuple[int, float]] = deque()
-        """(round, value), ascending in both: a value is dropped when a later one is lower."""
-
-    def add(self, round: int, value: float) -> float:
-        """Add the value of a round, and return the lowest."""
-        known = self._ascending
-        while known and known[-1][1] >= value:
-            known.pop()
-        known.append((round, value))
-        while known[0][0] < round - MEMORY:
-            known.popleft()
-        return known[0][1]
-
-
-def _ratio(typical: Typical, base: Mapping[Kind, float]) -> float:
-    """Return the latencies relative to others of their kind, on average; 1 if there are none to compare with."""
-    pairs = [(count, latency / base[kind]) for kind, (count, latency) in typical.items() if kind in base]
-    answers = sum(count for count, _ in pairs)
-    return sum(count * ratio for count, ratio in pairs) / answers if answers else 1.0
-
 
 @dataclass(frozen=True)
 class _Experiment:
@@ -138,18 +97,17 @@ class _Experiment:
     limit: float
     """The limit before."""
     flight: float
-    typical: Typical
+    typical: Mapping[Kind, Typical]
     repeated: bool = False
     """True if the first attempt did not help, and the limit was halved once more. Two rounds are needed, because the
     server may have become slower in the middle of the first."""
 
-    def refuted_by(self, seen: _Round) -> bool:
+    def refuted_by(self, flight: float, typical: Mapping[Kind, Typical]) -> bool:
         """Whether fewer requests are not answered sooner: by less than half of what waiting in a queue would explain.
 
         If they are answered much later, the server has changed in the meantime, which refutes nothing.
         """
-        before = {kind: latency for kind, (_, latency) in self.typical.items()}
-        return (1.0 + seen.flight / self.flight) / 2 <= _ratio(seen.typical(), before) <= CHANGED
+        return (1.0 + flight / self.flight) / 2 <= ratio(typical, self.typical) <= CHANGED
 
 
 class Limit:
@@ -186,9 +144,9 @@ class Limit:
         """The limit at which congestion was last met."""
         self._refuses = False
         """True if the last congestion was a refusal."""
-        self._lowest: dict[Kind, _Lowest] = {}
+        self._lowest: dict[Kind, Lowest[Typical]] = {}
         """The lowest typical latencies."""
-        self._waits = _Lowest()
+        self._waits: Lowest[float] = Lowest()
         self._service = 0.0
         """Mean service time that the server reports, over the last `SERVICES` answers of whichever round: requests that
         take long are answered after their round has ended, and a mean without them would be too low."""
@@ -221,6 +179,7 @@ class Limit:
         tokens: int | None = None,
         wait: float | None = None,
         service: float | None = None,
+        still_open: Open = tuple,
     ) -> None:
         """Note the answer to a request that was sent in `round`.
 
@@ -230,6 +189,7 @@ class Limit:
             tokens: Tokens of the answer, if they are known.
             wait: Seconds that it waited in the server, if the server reports it.
             service: Seconds that the server worked on it, if the server reports it.
+            still_open: Returns (kind, age in seconds) of the requests of the same round that have no answer yet.
         """
         if self.lowest == self.highest:
             return
@@ -246,8 +206,8 @@ class Limit:
             seen.waits.append(wait)
         if seen.answers < seen.flight:
             return
-        if self._refuses or seen.reported or self._is_certain(seen):
-            self._end_round(seen)
+        if self._refuses or seen.reported or self._is_certain(seen, still_open):
+            self._end_round(seen, seen.latencies.typical(still_open()))
 
     def refused(self, in_flight: int) -> None:
         """Note that the server refused a request because it is busy; `in_flight` counts those that are left."""
@@ -265,43 +225,44 @@ class Limit:
         self.__init__(lowest=self.lowest, highest=self.highest)
         self.round = round
 
-    def _is_certain(self, seen: _Round) -> bool:
+    def _is_certain(self, seen: _Round, still_open: Open) -> bool:
         """Whether there are enough latencies to compare them with those of other rounds."""
         if self._slow_start:
-            few, largest = 1, FIRST_ERROR
+            few, most, largest = 1, MOST, FIRST_ERROR
         elif self._back_to is None:
-            few, largest = FEW, ERROR
-        else:  # with half of the requests slots are idle, so this round is kept short
-            few, largest = FEW // 3, ERROR
+            few, most, largest = FEW, MOST, ERROR
+        else:
+            few, most, largest = PROBE_FEW, PROBE_MOST, ERROR
         if seen.answers < max(few, seen.look_at):
             return False
-        error = seen.error
+        typical = seen.latencies.typical(still_open()).values()
+        error = max(typical, key=lambda one: one.answers).error
         # The error falls with the square root of the number.
-        seen.look_at = min(math.ceil(seen.answers * (error / largest) ** 2), MOST)
-        return error <= largest or seen.answers >= MOST
+        seen.look_at = min(math.ceil(seen.answers * (error / largest) ** 2), most)
+        return error <= largest or seen.answers >= most
 
-    def _end_round(self, seen: _Round) -> None:
+    def _end_round(self, seen: _Round, typical: Mapping[Kind, Typical]) -> None:
         experiment, self._experiment = self._experiment, None
-        if experiment is not None and experiment.refuted_by(seen):
+        if experiment is not None and experiment.refuted_by(seen.flight, typical):
             if not experiment.repeated and self._limit >= 2 * self.lowest:
-                self._experiment = _Experiment(experiment.limit, seen.flight, seen.typical(), repeated=True)
+                self._experiment = _Experiment(experiment.limit, seen.flight, typical, repeated=True)
                 self._next_round(self._limit / 2)
             else:
-                self._forget(seen.typical())
+                self._forget(typical)
                 self._next_round(experiment.limit)
             return
-        surplus = self._reported_surplus(seen) if seen.reported else self._felt_surplus(seen)
+        surplus = self._reported_surplus(seen) if seen.reported else self._felt_surplus(seen.flight, typical)
         if self._back_to is not None:
             limit, self._back_to = self._back_to, None
             self._next_round(limit)
         elif surplus > 1.0:
-            self._relieve(seen, surplus)
+            self._relieve(seen, typical, surplus)
         elif not seen.filled or self._slow_start:
             self._next_round(self._limit)
         else:
             self._steady(seen)
 
-    def _relieve(self, seen: _Round, surplus: float) -> None:
+    def _relieve(self, seen: _Round, typical: Mapping[Kind, Typical], surplus: float) -> None:
         """Lower the limit to what the server works on at once, and a little more."""
         capacity = seen.flight / surplus
         before = self._limit
@@ -309,41 +270,56 @@ class Limit:
         if seen.reported:
             self._lower(min(MARGIN * capacity, before), again=True, longest=LONGEST_PAUSE)
         else:
+            if self._slow_start:  # its rounds are short, so that low latencies in them may be chance
+                self._lowest.clear()
             self._lower(min(FELT_MARGIN * capacity, before), again=True, longest=FELT_PAUSE)
-            self._experiment = _Experiment(before, seen.flight, seen.typical())
+            self._experiment = _Experiment(before, seen.flight, typical)
 
     def _reported_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
-        least = self._waits.add(self.round, min(seen.waits))
-        service, wait = self._service, fmean(seen.waits) - least
+        shortest = min(seen.waits)
+        self._waits.add(self.round, shortest, shortest)
+        service, wait = self._service, fmean(seen.waits) - self._waits.lowest
         if wait <= max(QUEUED * service, NEGLIGIBLE):
             return 1.0
         return (service + wait) / service
 
-    def _felt_surplus(self, seen: _Round) -> float:
+    def _felt_surplus(self, flight: float, typical: Mapping[Kind, Typical]) -> float:
         """Return the requests in flight for each one that is worked on, as latency and throughput tell; 1 if none
         waits."""
-        typical = seen.typical()
-        base = {
-            kind: self._lowest.setdefault(kind, _Lowest()).add(self.round, latency)
-            for kind, (_, latency) in typical.items()
-        }
-        slower = _ratio(typical, base)
-        if slower <= SLOWER:
-            self._rate = seen.flight / slower
+        for kind, one in typical.items():
+            self._lowest.setdefault(kind, Lowest()).add(self.round, one.at_most(), one)
+        likely = self._surplus(typical)
+        certain = self._surplus(typical, FIRST_SURE if self._slow_start else SURE)
+        if certain <= SLOWER:
+            self._rate = flight / likely
             return 1.0
-        if seen.flight / slower > GAIN * self._rate:
+        if flight / likely > GAIN * self._rate:
             # A server that works on many requests together: each takes longer, and yet more are done.
             self._forget(typical, divided_by=SLOWER)
-            self._rate = seen.flight / SLOWER
+            self._rate = flight / SLOWER
             return 1.0
-        return slower
+        return certain
 
-    def _forget(self, typical: Typical, *, divided_by: float = 1.0) -> None:
+    def _surplus(self, typical: Mapping[Kind, Typical], errors: float = 0.0) -> float:
+        """Return (time in the queue + service time) / service time; less by so many standard errors."""
+        return mean_ratio((one.answers, self._surplus_of(kind, one, errors)) for kind, one in typical.items())
+
+    def _surplus_of(self, kind: Kind, typical: Typical, errors: float) -> float:
+        """Return the same for one kind of calls.
+
+        All requests wait for about the same time, so the difference of two medians tells it. It is divided by the mean
+        service time, which is longer than the median if the latencies have a long tail.
+        """
+        base = self._lowest[kind].lowest
+        return 1.0 + (typical.at_most(-errors) / base.at_most(errors) - 1.0) / base.mean_to_median
+
+    def _forget(self, typical: Mapping[Kind, Typical], *, divided_by: float = 1.0) -> None:
         """Compare with these latencies from now on, and with none before."""
-        for kind, (_, latency) in typical.items():
-            self._lowest[kind] = _Lowest()
-            self._lowest[kind].add(self.round, latency / divided_by)
+        for kind, one in typical.items():
+            base = one._replace(median=one.median / divided_by)
+            self._lowest[kind] = Lowest()
+            self._lowest[kind].add(self.round, base.at_most(), base)
 
     def _lower(self, limit: float, *, again: bool, longest: int) -> None:
         if again:

@@ -11,7 +11,7 @@ from brim.core.rng import share
 from brim.llm.call import Answer
 from brim.llm.endpoint import Endpoint
 from brim.llm.engine.durations import Durations
-from brim.llm.engine.job import Attempt, Job
+from brim.llm.engine.job import Attempt, Job, Queue
 from brim.llm.engine.limit import Limit
 from brim.llm.engine.rates import Rate
 from brim.llm.failures import Failure, Overloaded, ServerLost
@@ -54,6 +54,8 @@ class ServerState:
         self.number = number
         self.limit = Limit(highest=max_limit) if limit is None else Limit(lowest=limit, highest=limit)
         self.in_flight = 0
+        self._flying: dict[Attempt, None] = {}
+        """Requests in flight."""
         self.reached = False
         """True if it ever sent a reply, of whatever kind."""
         self.failure: Failure | None = None
@@ -126,6 +128,7 @@ class ServerState:
         self.count_time(now, busy=busy)
         self.in_flight += 1
         self.requests += 1
+        self._flying[attempt] = None
         attempt.in_flight = self.in_flight
         self.limit.sent(self.in_flight)
         if self._opened:
@@ -140,6 +143,7 @@ class ServerState:
         """Give the slot back, however the request ended."""
         self.count_time(now, busy=busy)
         self.in_flight -= 1
+        self._flying.pop(attempt, None)
         if self._probing is attempt:
             self._probing = None
 
@@ -159,6 +163,7 @@ class ServerState:
             tokens=answer.completion_tokens or answer.prompt_tokens,
             wait=wait,
             service=service,
+            still_open=lambda: self._ages(attempt.round, now),
         )
         self.replies += 1
         self.latencies.append(latency)
@@ -216,6 +221,10 @@ class ServerState:
             else:
                 self.slot_seconds += self.in_flight * seconds
         self._counted_at = now
+
+    def _ages(self, round: int, now: float) -> list[tuple[Queue, float]]:
+        """Return kind and age of the requests of a round that have no answer yet."""
+        return [(one.job.queue, now - one.began) for one in self._flying if one.round == round]
 
     def _refuse(self, failure: Overloaded, now: float) -> None:
         self.refused += 1
