@@ -11,6 +11,7 @@
     results      replies, failures, lines of a trace
     server       one server: its free slots, its pauses, its circuit breaker, its figures
     limit        how many requests a server takes at once, found out while they run
+    latencies    medians and their errors, by which the limit of a server is judged that reports nothing
     rates        requests and tokens per minute
     durations    recent latencies: percentiles, and the time after which a request is given up
     coalesce     texts that share a request for embeddings
