@@ -12,7 +12,7 @@ from brim.llm.call import Call, Reply, Sampling, chat
 from brim.llm.config import PoolConfig
 from brim.llm.engine.coalesce import Coalescer
 from brim.llm.engine.engine import Engine
-from brim.llm.engine.server import ServerState
+from brim.llm.engine.server import AWAY_LONGEST, ServerState
 from brim.llm.failures import (
     BadReply,
     Cancelled,
@@ -716,3 +716,32 @@ def test_a_server_that_is_away_costs_the_time_it_is_away_and_no_call(away):
     seconds, failures = run(main())
     assert failures == []
     assert seconds <= 200 / 4 * 1.3 + away + 3.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_calls_that_looked_for_a_server_in_vain_are_not_late_when_it_is_back(seed):
+    """Each of them has found it away several times, which is no reason for a longer and longer delay."""
+
+    async def main():
+        server = VirtualServer(latency=0.1, slots=4)
+        loop = asyncio.get_running_loop()
+        answered = []
+
+        async with Run(server, config=PoolConfig(seed=seed)) as made:
+
+            async def ask_one_after_another(caller):
+                while loop.time() < 100.0:
+                    reply = await made.engine.ask(question(f"{caller} {loop.time()}"))
+                    assert isinstance(reply, Reply)
+                    answered.append((caller, loop.time()))
+
+            callers = asyncio.gather(*map(ask_one_after_another, range(4)))
+            await asyncio.sleep(20.0)
+            server.down = True
+            await asyncio.sleep(50.0)
+            server.down = False
+            await callers
+        return [min(at for caller, at in answered if caller == one and at > 21.0) - 70.0 for one in range(4)]
+
+    late = run(main())
+    assert max(late) < AWAY_LONGEST * 1.25 + 1.0

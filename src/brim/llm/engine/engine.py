@@ -331,13 +331,16 @@ class Engine:
             server.model_missing(job.call.model, failure, now)
             self._waiting.add(job)  # where it fails, unless another server has the model
             return
-        # An attempt at a server that is known to be away does not count: `patience` limits that wait.
-        job.refusals += isinstance(failure, Overloaded) or (server.is_down and is_away(failure))
+        # A server that refuses, or is known to be away, pauses by itself. Such an attempt does not count (`patience`
+        # limits the wait for a server that is away), and the call is sent as soon as the pause is over.
+        pauses = isinstance(failure, Overloaded) or (server.is_down and is_away(failure))
+        job.refusals += pauses
         job.timeouts += isinstance(failure, TimedOut)
         if not failure.transient or job.attempts - job.refusals >= self.config.attempts:
             self._give_up(job, failure)
         else:
-            self._waiting.add_retry(job, retry_at(self.servers, job, failure, now, seed=self.config.seed))
+            due = None if pauses else retry_at(self.servers, job, now, seed=self.config.seed)
+            self._waiting.add_retry(job, due)
 
     def _check_reachable(self, now: float) -> float:
         """Fail the calls that wait if no server has been reachable for too long. Returns the time to look again."""

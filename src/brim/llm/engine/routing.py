@@ -7,7 +7,7 @@ from brim.core.rng import share
 from brim.llm.config import PoolConfig
 from brim.llm.engine.job import Job
 from brim.llm.engine.server import ServerState
-from brim.llm.failures import Failure, Overloaded
+from brim.llm.failures import Failure
 
 NEVER = float("inf")
 RETRY_FIRST, RETRY_LONGEST = 0.1, 10.0
@@ -50,16 +50,13 @@ def _rank(server: ServerState, job: Job) -> tuple[bool, bool, float, int]:
     return (server is job.last, server.is_down, server.latency, server.in_flight)
 
 
-def retry_at(servers: Sequence[ServerState], job: Job, failure: Failure, now: float, *, seed: int) -> float | None:
-    """Return the time of a call's next attempt, with full jitter; None for at once.
-
-    It is at once if another server is free, and after a refusal, because then the server itself pauses.
-    """
-    if isinstance(failure, Overloaded):
-        return None
+def retry_at(servers: Sequence[ServerState], job: Job, now: float, *, seed: int) -> float | None:
+    """Return the time of a call's next attempt after a failure, with full jitter; None for at once, if another server
+    is free."""
     if any(server is not job.last and not server.is_down and server.is_free(now) for server in servers):
         return None
-    longest = min(RETRY_FIRST * 2 ** min(job.attempts - 1, 30), RETRY_LONGEST)
+    failures = job.attempts - job.refusals
+    longest = min(RETRY_FIRST * 2 ** min(failures - 1, 30), RETRY_LONGEST)
     return now + longest * share(seed=seed, purpose="llm/retry", epoch=job.number, index=job.attempts)
 
 
