@@ -11,7 +11,7 @@ safe side: a latency counts as grown by as much as is certain.
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from statistics import fmean
 from typing import Generic, NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ QUARTILES = 1.35
 MEMORY = 64
 """Rounds for which the lowest latency is remembered."""
 
-Belongs = TypeVar("Belongs")
+Item = TypeVar("Item")
 Kind = Hashable
 """Calls of one kind are alike, so that their latencies can be compared: the same model, chats or embeddings."""
 
@@ -115,27 +115,27 @@ def quartiles(latencies: Iterable[float], ages: Iterable[float] = ()) -> tuple[f
     return low, middle, high
 
 
-class Lowest(Generic[Belongs]):
-    """The lowest value of the last `MEMORY` rounds, with what belongs to it."""
+class Lowest(Generic[Item]):
+    """The item with the lowest value of the last `MEMORY` rounds."""
 
-    def __init__(self) -> None:
-        self._ascending: deque[tuple[int, float, Belongs]] = deque()
-        """(round, value, what belongs to it), ascending in round and value: a value is dropped when a later one is
-        lower."""
+    def __init__(self, value: Callable[[Item], float]) -> None:
+        self._value = value
+        self._ascending: deque[tuple[int, Item]] = deque()
+        """(round, item), ascending in round and value: an item is dropped when a later one has a lower value."""
 
-    def add(self, round: int, value: float, belongs: Belongs) -> None:
-        """Add the value of a round."""
-        known = self._ascending
-        while known and known[-1][1] >= value:
+    def add(self, round: int, item: Item) -> None:
+        """Add the item of a round."""
+        known, value = self._ascending, self._value(item)
+        while known and self._value(known[-1][1]) >= value:
             known.pop()
-        known.append((round, value, belongs))
+        known.append((round, item))
         while known[0][0] < round - MEMORY:
             known.popleft()
 
     @property
-    def lowest(self) -> Belongs:
-        """What belongs to the lowest value. There must be one."""
-        return self._ascending[0][2]
+    def item(self) -> Item:
+        """The item with the lowest value. One must have been added."""
+        return self._ascending[0][1]
 
 
 def mean_ratio(pairs: Iterable[tuple[int, float]]) -> float:

@@ -146,7 +146,7 @@ class Limit:
         """True if the last congestion was a refusal."""
         self._lowest: dict[Kind, Lowest[Typical]] = {}
         """The lowest typical latencies."""
-        self._waits: Lowest[float] = Lowest()
+        self._waits: Lowest[float] = Lowest(float)
         self._service = 0.0
         """Mean service time that the server reports, over the last `SERVICES` answers of whichever round: requests that
         take long are answered after their round has ended, and a mean without them would be too low."""
@@ -277,9 +277,8 @@ class Limit:
 
     def _reported_surplus(self, seen: _Round) -> float:
         """Return the requests in flight for each one that is worked on, as the server reports it; 1 if few wait."""
-        shortest = min(seen.waits)
-        self._waits.add(self.round, shortest, shortest)
-        service, wait = self._service, fmean(seen.waits) - self._waits.lowest
+        self._waits.add(self.round, min(seen.waits))
+        service, wait = self._service, fmean(seen.waits) - self._waits.item
         if wait <= max(QUEUED * service, NEGLIGIBLE):
             return 1.0
         return (service + wait) / service
@@ -288,7 +287,7 @@ class Limit:
         """Return the requests in flight for each one that is worked on, as latency and throughput tell; 1 if none
         waits."""
         for kind, one in typical.items():
-            self._lowest.setdefault(kind, Lowest()).add(self.round, one.at_most(), one)
+            self._lowest.setdefault(kind, Lowest(Typical.at_most)).add(self.round, one)
         likely = self._surplus(typical)
         certain = self._surplus(typical, FIRST_SURE if self._slow_start else SURE)
         if certain <= SLOWER:
@@ -311,15 +310,14 @@ class Limit:
         All requests wait for about the same time, so the difference of two medians tells it. It is divided by the mean
         service time, which is longer than the median if the latencies have a long tail.
         """
-        base = self._lowest[kind].lowest
+        base = self._lowest[kind].item
         return 1.0 + (typical.at_most(-errors) / base.at_most(errors) - 1.0) / base.mean_to_median
 
     def _forget(self, typical: Mapping[Kind, Typical], *, divided_by: float = 1.0) -> None:
         """Compare with these latencies from now on, and with none before."""
         for kind, one in typical.items():
-            base = one._replace(median=one.median / divided_by)
-            self._lowest[kind] = Lowest()
-            self._lowest[kind].add(self.round, base.at_most(), base)
+            self._lowest[kind] = Lowest(Typical.at_most)
+            self._lowest[kind].add(self.round, one._replace(median=one.median / divided_by))
 
     def _lower(self, limit: float, *, again: bool, longest: int) -> None:
         if again:
