@@ -34,9 +34,9 @@ FEW, MOST = 24, 512
 """Answers that make a round at least, where latencies alone are compared, and at most because they scatter."""
 PROBE_FEW, PROBE_MOST = 8, 48
 """The same for a round with half of the requests, which leaves slots idle."""
-ERROR, FIRST_ERROR = 0.1, 0.3
-"""Relative standard error of a median latency that is small enough to compare it with another; in slow start, where a
-full server answers half as fast in the next round, a larger one will do."""
+ERROR, PROBE_ERROR, FIRST_ERROR = 0.1, 0.15, 0.3
+"""Relative standard error of a median latency that is small enough to compare it with another: in general, in a round
+with half of the requests, and in slow start, where a full server answers half as fast in the next round."""
 SURE, FIRST_SURE = 1.0, 2.0
 """Standard errors of both medians that are taken off a latency that seems to have grown; more in slow start, which ends
 but once."""
@@ -232,7 +232,7 @@ class Limit:
         elif self._back_to is None:
             few, most, largest = FEW, MOST, ERROR
         else:
-            few, most, largest = PROBE_FEW, PROBE_MOST, ERROR
+            few, most, largest = PROBE_FEW, PROBE_MOST, PROBE_ERROR
         if seen.answers < max(few, seen.look_at):
             return False
         typical = seen.latencies.typical(still_open()).values()
