@@ -96,6 +96,21 @@ def test_a_mistake_is_one_clear_line(desk, line, message):
     assert not (desk / "mistake" / "run.json").exists()
 
 
+def test_after_a_wrong_address_and_a_wrong_file_the_same_output_can_be_used(desk, server):
+    wrong = brim(desk, f"{SHORT} --server http://127.0.0.1:9 -m scripted -o corrected --no-tensorboard")
+    assert wrong.returncode == 2
+    assert "connection refused" in wrong.stderr
+    missing = brim(desk, f"{SHORT} --server {server.url} -m scripted -d missing.jsonl -o corrected --no-tensorboard")
+    assert "missing.jsonl does not exist" in missing.stderr
+    right = brim(desk, f"{SHORT} -o corrected --no-tensorboard")
+    assert right.returncode == 0, right.stderr
+    (desk / "theirs").mkdir()
+    (desk / "theirs" / "updates.jsonl").write_text("a file of somebody else\n")
+    refused = brim(desk, f"{SHORT} -o theirs --no-tensorboard")
+    assert refused.returncode == 2
+    assert "updates.jsonl is not a file of a query-mutator run, and would be overwritten" in refused.stderr
+
+
 def test_rows_without_references_and_a_single_question_are_refused_by_name(desk, server):
     (desk / "open.jsonl").write_text('{"question": "Why?"}\n{"question": "What for?"}\n')
     (desk / "one.jsonl").write_text('{"question": "2 + 2?", "reference": 4}\n')

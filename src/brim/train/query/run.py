@@ -251,10 +251,11 @@ class QueryRun(PpoRun[QueryMutatorConfig]):
         if (self.output / RUN).exists():
             return
         for name in (UPDATES, EVALUATION, REPORT):  # opening a cache tells whether it is one
-            if (self.output / name).exists():
+            path = self.output / name
+            # An empty one is what a run leaves that failed before its first update; nothing is lost with it.
+            if path.exists() and (path.is_dir() or path.stat().st_size):
                 raise OptionError(
-                    f"{self.output / name} is not a file of a query-mutator run, and would be overwritten; choose "
-                    "another --output"
+                    f"{path} is not a file of a query-mutator run, and would be overwritten; choose another --output"
                 )
 
     def _seeds(self) -> list[int]:
