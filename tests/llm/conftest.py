@@ -2,21 +2,9 @@
 
 import pytest
 from support import minilm
+from support.llama import smollm as smollm
 
-from brim.core.errors import MissingExtraError
-from brim.llm.llama import LlamaServer, bundled_model
-
-
-@pytest.fixture(scope="session")
-def smollm():
-    """SmolLM2-135M-Instruct: a real language model behind the OpenAI protocol."""
-    pytest.importorskip("xllamacpp")
-    try:
-        bundled_model()
-    except MissingExtraError as missing:
-        pytest.skip(str(missing))
-    with LlamaServer(threads=1, slots=4, context=512) as server:
-        yield server
+from brim.llm.llama import LlamaServer
 
 
 @pytest.fixture(scope="session")

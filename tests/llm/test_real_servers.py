@@ -3,6 +3,7 @@
 import json
 import socket
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,40 @@ def test_many_prompts_at_once_are_all_answered_and_in_order(smollm, capsys):
         print(f"\nSmolLM2: {differing} of {len(PROMPTS)} texts differ from one at a time")
     assert len({reply.text for reply in alone}) > len(PROMPTS) // 2
     assert differing < len(PROMPTS) // 2
+
+
+def test_a_greedy_completion_has_ids_and_log_probs_of_the_model_itself(smollm):
+    prompt = "The capital of France is"
+    with LLMPool(smollm.url, model=smollm.model) as pool:
+        [reply] = pool.map([prompt], kind="complete", sampling=replace(GREEDY, logprobs=True))
+        hot = Sampling(max_tokens=1, temperature=1.5, top_p=1.0, top_k=0, min_p=0.0, seed=0, logprobs=True)
+        drawn = [one.logprobs for one in pool.map([prompt], kind="complete", sampling=hot, samples=40)]
+    told = reply.logprobs
+    assert "".join(told.tokens) == reply.text
+    assert len(told) == len(told.ids) == reply.completion_tokens == GREEDY.max_tokens
+    assert (told.logprobs <= 0).all()
+    # The likeliest of 49,152 tokens, at each step, after a prompt that leaves little doubt.
+    assert told.tokens[0] == " Paris"
+    assert np.exp(told.logprobs[0]) > 0.5
+    assert np.exp(told.logprobs).min() > 0.01
+    # They do not depend on the temperature, so they belong to the model, not to the distribution that was drawn from.
+    whole = [one for one in drawn if one is not None and one.ids is not None]
+    same = [one.logprobs[0] for one in whole if one.ids[0] == told.ids[0]]
+    assert same
+    np.testing.assert_allclose(same, told.logprobs[0], atol=0.05)
+    # A limit of 0 lifts the server's own: tokens are drawn that its min_p of 0.05 would never allow.
+    assert min(one.logprobs[0] for one in whole) < told.logprobs[0] + np.log(0.05)
+
+
+def test_log_probs_that_llama_cpp_leaves_out_leave_the_ids_unknown(smollm):
+    stops = replace(GREEDY, max_tokens=16, stop=("\n",), logprobs=True)
+    emoji = replace(GREEDY, max_tokens=8, logprobs=True)
+    with LLMPool(smollm.url, model=smollm.model) as pool:
+        [stopped] = pool.map(["The capital of France is"], kind="complete", sampling=stops)
+        [parrot] = pool.map(["Repeat: \U0001f99c \U0001f99c"], sampling=emoji)
+    for reply in (stopped, parrot):
+        assert len(reply.logprobs) < reply.completion_tokens
+        assert reply.logprobs.ids is None
 
 
 @pytest.mark.torch

@@ -5,9 +5,10 @@ import base64
 import gzip
 import http.client
 import json
+import socket
 import threading
 import time
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from brim.llm.config import Server
 from brim.llm.failures import Failure
 from brim.llm.testing import Behaviour, Faults, ModelServer, Refusal, VirtualServer, run
 from brim.llm.testing.handler import bomb
-from brim.llm.testing.replies import text_vector
-from brim.llm.testing.wires import token_texts
+from brim.llm.testing.replies import text_vector, token_texts
+from brim.llm.testing.service import Service
 
 pytest.importorskip("aiohttp")
 ollama = pytest.importorskip("ollama")
@@ -459,6 +460,16 @@ def test_stopping_cancels_what_hangs_and_the_same_port_serves_again(model_server
         assert send(server, "/api/chat", CHAT)[0] == 200
 
 
+def test_stopping_closes_connections_that_were_accepted_a_moment_before(model_server):
+    for _ in range(10):
+        server = model_server()
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(16)]
+        server.stop()
+        for client in clients:
+            with client, suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+
+
 def test_a_port_that_is_taken_and_wrong_options_are_one_clear_line(server):
     with pytest.raises(BrimError, match=rf"cannot listen on 127.0.0.1:{server.port}: .*choose another port"):
         ModelServer(port=server.port).start()
@@ -491,6 +502,23 @@ def test_hundreds_of_connections_at_once_are_served_in_order_of_arrival(model_se
     assert counts.max_in_service <= 16
     starts = [request.started for request in server.requests]
     assert starts == sorted(starts)
+
+
+def test_a_request_starts_when_it_is_given_a_slot_even_if_a_later_one_runs_first():
+    async def main():
+        service = Service(Behaviour(slots=1))
+        call = Call(messages=chat("hello"), model="test")
+        first, second, third = (service.request(call) for _ in range(3))
+        await first.__aenter__()
+        waiting = asyncio.create_task(second.__aenter__())
+        await asyncio.sleep(0)
+        service.change(Behaviour(slots=3))
+        await third.__aenter__()  # before the task of the second one resumes
+        assert not waiting.done()
+        assert first.started <= second.started <= third.started
+        await waiting
+
+    asyncio.run(main())
 
 
 # The two servers and the endpoints of brim

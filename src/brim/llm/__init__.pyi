@@ -10,6 +10,7 @@ from brim.llm.call import Answer as Answer
 from brim.llm.call import Call as Call
 from brim.llm.call import Reply as Reply
 from brim.llm.call import Sampling as Sampling
+from brim.llm.call import TokenLogprobs as TokenLogprobs
 from brim.llm.checkup import ServerCheck as ServerCheck
 from brim.llm.checkup import check_server as check_server
 from brim.llm.config import PoolConfig as PoolConfig

@@ -11,8 +11,6 @@ evicted. Pitfall: a cache belongs to the process that opened it. After a fork th
 
 import atexit
 import ctypes
-import hashlib
-import json
 import os
 import sqlite3
 import threading
@@ -22,16 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from brim.core.errors import BrimError, DamagedError, OptionError
 from brim.core.options import one_of
+from brim.llm.cache_entry import from_bytes, to_bytes
 from brim.llm.cache_file import ADVICE, DAMAGE, file_error, open_to_read, open_to_write
 from brim.llm.call import Answer
 from brim.llm.config import CACHE_MODES, CacheMode
 
 KEY_BYTES = 16
-CHECKSUM_BYTES = 8
 OVERHEAD = 64
 """Bytes that an entry takes beside its value: key, index entries, sizes. Approximate."""
 LINGER = 0.02
@@ -137,7 +133,7 @@ class Cache:
         self._check_usable()
         if len(key) != KEY_BYTES:
             raise OptionError(f"a key has {KEY_BYTES} bytes, got {len(key)}")
-        value = _to_bytes(key, answer)
+        value = to_bytes(key, answer)
         with self._changed:
             self._queued[key] = value
             if len(self._queued) == 1:
@@ -238,7 +234,7 @@ class Cache:
     def _answer(self, key: bytes, value: object) -> Answer | None:
         if value is None:
             return None
-        answer = _from_bytes(key, value) if isinstance(value, bytes) else None
+        answer = from_bytes(key, value) if isinstance(value, bytes) else None
         if answer is None:
             raise DamagedError(f"the cache {self.path} is damaged (the checksum of an answer differs); {ADVICE}")
         return answer
@@ -329,42 +325,6 @@ class Cache:
                     break
             writer.executemany("DELETE FROM answers WHERE rowid = ?", doomed)
         return len(doomed)
-
-
-def _to_bytes(key: bytes, answer: Answer) -> bytes:
-    """Return an answer as bytes: checksum, a line of JSON, the text, the vectors as little-endian float32.
-
-    The times of an answer are left out: they belong to the request that brought it.
-    """
-    text = answer.text.encode("utf-8", "surrogatepass")
-    head: list[Any] = [answer.model, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens, len(text)]
-    vectors = b""
-    if answer.vectors is not None:
-        head += answer.vectors.shape
-        vectors = answer.vectors.astype("<f4").tobytes()
-    payload = b"".join([json.dumps(head).encode(), b"\n", text, vectors])
-    return _checksum(key, payload) + payload
-
-
-def _from_bytes(key: bytes, value: bytes) -> Answer | None:
-    """Return the answer that `_to_bytes` wrote, or None if a bit of it or of its key has changed."""
-    payload = value[CHECKSUM_BYTES:]
-    if value[:CHECKSUM_BYTES] != _checksum(key, payload):
-        return None
-    line, body = payload.split(b"\n", 1)
-    model, finish_reason, prompt_tokens, completion_tokens, size, *shape = json.loads(line)
-    return Answer(
-        text=body[:size].decode("utf-8", "surrogatepass"),
-        vectors=np.frombuffer(body[size:], "<f4").astype(np.float32).reshape(shape) if shape else None,
-        model=model,
-        finish_reason=finish_reason,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-    )
-
-
-def _checksum(key: bytes, payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=CHECKSUM_BYTES, key=key).digest()
 
 
 _open_caches: "weakref.WeakSet[Cache]" = weakref.WeakSet()

@@ -32,21 +32,33 @@ class Sampling:
     """Upper limit of the tokens that are generated."""
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    """Draw from this many likeliest tokens; 0 is no limit."""
+    min_p: float | None = None
+    """Draw from tokens whose probability is at least this share of the largest one; 0 is no limit. The OpenAI protocol
+    has neither this nor `top_k`: a 0 is sent only to servers that are known to accept it."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     """Strings that end the answer."""
+    logprobs: bool = False
+    """Whether to ask for the log-probability of each generated token."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of the request, under the server's own names, such as {"format": "json"}."""
 
     def __post_init__(self) -> None:
         check_counts(max_tokens=self.max_tokens)
-        for name, value, most in (("temperature", self.temperature, 100.0), ("top_p", self.top_p, 1.0)):
+        for name, most in (("temperature", 100.0), ("top_p", 1.0), ("min_p", 1.0)):
+            value = getattr(self, name)
             if value is not None and not 0.0 <= value <= most:
                 raise OptionError(f"{name} must lie between 0 and {most:g}, got {value!r}")
+        if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 0):
+            raise OptionError(f"top_k must be an integer that is not negative (0 is no limit), got {self.top_k!r}")
         if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < LARGEST_SEED):
             raise OptionError(f"seed must be an integer from 0 to {LARGEST_SEED - 1}, got {self.seed!r}")
         if isinstance(self.stop, str):
             raise OptionError(f"stop must be a list of strings, got {self.stop!r}")
+        if type(self.logprobs) is not bool:
+            raise OptionError(f"logprobs must be True or False, got {self.logprobs!r}")
 
     @property
     def deterministic(self) -> bool:
@@ -79,7 +91,7 @@ class Call:
 
     def key(self) -> bytes:
         """Return 16 bytes that stand for everything that may change the answer."""
-        parts = {
+        parts: dict[str, Any] = {
             "kind": self.kind,
             "model": self.model,
             "messages": [dict(message) for message in self.messages],
@@ -93,6 +105,13 @@ class Call:
             "extra": dict(self.sampling.extra),
             "sample": self.sample,
         }
+        # Younger options count only where they are given, so that the keys of answers in older caches stay the same.
+        if self.sampling.top_k is not None:
+            parts["top_k"] = self.sampling.top_k
+        if self.sampling.min_p is not None:
+            parts["min_p"] = float(self.sampling.min_p)
+        if self.sampling.logprobs:
+            parts["logprobs"] = True
         return hashlib.blake2b(canonical_json(parts), digest_size=16).digest()
 
     @property
@@ -122,6 +141,26 @@ def chat(prompt: "str | Sequence[Message]", *, system: str | None = None) -> tup
     return ({"role": "system", "content": system}, *messages) if system else tuple(messages)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TokenLogprobs:
+    """The log-probabilities of generated tokens, as a server told them.
+
+    Which distribution they belong to depends on the server; docs/llm.md says what is known. A server may leave tokens
+    out, such as those of a stop string: all are there if their number is that of `completion_tokens`.
+    """
+
+    tokens: tuple[str, ...]
+    """The tokens as text; one that is only a part of a character in whatever way the server shows it."""
+    logprobs: NDArray[np.float32]
+    """One for each token, in nats; none is above 0."""
+    ids: NDArray[np.int32] | None = None
+    """The ids of all generated tokens; None if the server does not tell every one of them."""
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return len(self.tokens)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """The answer of a server to one request."""
@@ -133,8 +172,13 @@ class Answer:
     """The model that answered, as the server names it."""
     finish_reason: str | None = None
     """Why the answer ends: "stop", "length", or what the server says."""
+    stop_reason: str | int | None = None
+    """Which string or token id stopped it, where the server tells: "" is the model's own end token. None if the answer
+    was not stopped, or the server does not tell."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    logprobs: TokenLogprobs | None = None
+    """None if they were not asked for, or the server did not send them."""
     service_seconds: float | None = None
     """Seconds that the server says it worked on this request."""
     queue_seconds: float | None = None
@@ -150,8 +194,12 @@ class Reply:
     """The embedding, for a text that was embedded."""
     model: str = ""
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    """Which string or token id stopped the answer, where the server tells: "" is the model's own end token."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    logprobs: TokenLogprobs | None = None
+    """None if `Sampling.logprobs` did not ask for them, or the server did not send them."""
     server: str = ""
     """Address of the server that answered, without secrets; "" if it came from the cache."""
     attempts: int = 0

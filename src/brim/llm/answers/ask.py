@@ -76,7 +76,7 @@ def ask_missing(
     for index, result in ready(questions()):
         outcome = Outcome(*under_way.pop(index), result)
         if isinstance(result, Failure):
-            if _is_hopeless(result, answered=answered) or lost(result):
+            if is_hopeless(result, answered=answered) or lost(result):
                 raise result
         else:
             answered = True
@@ -87,8 +87,8 @@ def ask_missing(
     yield from _drained(unaskable, journal)
 
 
-def _is_hopeless(failure: Failure, *, answered: bool) -> bool:
-    """Whether every other question would fail in the same way."""
+def is_hopeless(failure: Failure, *, answered: bool) -> bool:
+    """Return whether every other question would fail in the same way; `answered` says that one was answered before."""
     if isinstance(failure, Cancelled | CacheFailed):
         return True
     return not answered and (isinstance(failure, ModelMissing) or failure.status in REFUSED_KEY)

@@ -6,11 +6,11 @@ resumed writes the same bytes as one that was not.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -130,7 +130,14 @@ def following(
         yield append
 
 
-def write_failed(output: Path, rows: Input, journal: AnswerJournal) -> Path | None:
+class Located(Protocol):
+    """Rows with their numbers, and where each of them comes from."""
+
+    def __iter__(self) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
+    def where(self, number: int) -> str: ...
+
+
+def write_failed(output: Path, rows: Located, journal: AnswerJournal) -> Path | None:
     """Write the rows that failed, with the reasons, and return the path. If there are none, remove an earlier file."""
     path = failed_path(output)
     if not journal.failed:

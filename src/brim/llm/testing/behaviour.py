@@ -215,6 +215,12 @@ class Behaviour:
     """Length of the default vectors."""
     models: tuple[str, ...] | None = None
     """The models that it has; calls to others get HTTP status 404. None has every model, and lists "test"."""
+    software: Literal["openai", "vllm", "llama.cpp"] = "openai"
+    """Whose form replies in the OpenAI protocol have where servers differ. "vllm" tells the ids of tokens if a request
+    has `return_token_ids`, and what stopped an answer (`stop_reason`). "llama.cpp" sends the log-probs of completions
+    in the form of those of chats, with ids. "openai" does neither."""
+    reports_logprobs: bool = True
+    """Whether log-probs are sent to those who ask for them: see `brim.llm.testing.replies.token_facts`."""
     reports_durations: bool = True
     """Whether replies say how long the request waited and was worked on: Ollama's durations, llama.cpp's timings."""
     seed: int = 0
@@ -225,6 +231,7 @@ class Behaviour:
     def __post_init__(self) -> None:
         check_counts(slots=self.slots, max_queue=self.max_queue, dim=self.dim, record=self.record)
         one_of("overflow", self.overflow, ("reject", "queue"))
+        one_of("software", self.software, ("openai", "vllm", "llama.cpp"))
         one_of("reject_status", self.reject_status, ("429", "503"))
         _check_seconds(seconds_per_token=self.seconds_per_token, drip_seconds=self.drip_seconds)
         if self.retry_after is not None:

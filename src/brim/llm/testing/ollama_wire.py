@@ -9,10 +9,11 @@ from typing import Any
 
 from brim.llm.call import Call
 from brim.llm.testing.behaviour import Refusal
+from brim.llm.testing.replies import token_facts, token_texts
 from brim.llm.testing.service import Request, Service
-from brim.llm.testing.wires import message_list, sampling, text_list, to_json, token_texts
+from brim.llm.testing.wires import message_list, sampling, text_list, to_json
 
-VERSION = "0.12.6"
+VERSION = "0.13.0"
 """The version that it claims to be."""
 
 
@@ -35,7 +36,8 @@ class OllamaWire:
             return Call(kind="embed", model=model, inputs=text_list(body.get("prompt", ""), "prompt"))
         options: dict[str, Any] = body.get("options") or {}
         extra = {name: value for name, value in body.items() if name not in _KNOWN}
-        how = sampling(options, max_tokens=options.get("num_predict"), extra=extra)
+        asked = body.get("logprobs") is True
+        how = sampling(options, max_tokens=options.get("num_predict"), logprobs=asked, extra=extra)
         if path == "/api/chat":
             return Call(kind="chat", model=model, messages=message_list(body.get("messages", [])), sampling=how)
         return Call(kind="complete", model=model, prompt=str(body.get("prompt") or ""), sampling=how)
@@ -45,9 +47,8 @@ class OllamaWire:
 
     def reply(self, request: Request) -> bytes:
         if request.call.kind != "embed":
-            return to_json(
-                _piece(request.path, request.call.model, "".join(request.content.texts)) | self._end(request)
-            )
+            text = "".join(request.content.texts)
+            return to_json(self._piece(request, text, token_texts(text)) | self._end(request))
         vectors = request.content.vectors
         if vectors is not None and request.fault == "short_embeddings":
             vectors = vectors[:-1]
@@ -57,10 +58,8 @@ class OllamaWire:
         return to_json(values | {"prompt_eval_count": request.content.prompt_tokens})
 
     def pieces(self, request: Request) -> list[bytes]:
-        return [
-            to_json(_piece(request.path, request.call.model, text)) + b"\n"
-            for text in token_texts("".join(request.content.texts))
-        ]
+        tokens = token_texts("".join(request.content.texts))
+        return [to_json(self._piece(request, token, [token])) + b"\n" for token in tokens]
 
     def last(self, request: Request) -> bytes:
         return to_json(_piece(request.path, request.call.model, "") | self._end(request)) + b"\n"
@@ -111,6 +110,13 @@ class OllamaWire:
         reason = "unload" if body.get("keep_alive") == 0 else "load"
         return 200, to_json(_piece(path, model, "") | {"done": True, "done_reason": reason})
 
+    def _piece(self, request: Request, text: str, tokens: list[str]) -> dict[str, Any]:
+        """Return a part of an answer, with the log-probs of its tokens if they were asked for."""
+        piece = _piece(request.path, request.call.model, text)
+        if request.call.sampling.logprobs and self._service.behaviour.reports_logprobs:
+            piece["logprobs"] = [{"token": token, "logprob": token_facts(token)[1]} for token in tokens]
+        return piece
+
     def _end(self, request: Request) -> dict[str, Any]:
         values = {"done": True, "done_reason": request.content.reasons[0], **self._durations(request)}
         return values | {
@@ -128,7 +134,7 @@ class OllamaWire:
         return total | {"prompt_eval_duration": int(prompt * 1e9), "eval_duration": int(answer * 1e9)}
 
 
-_KNOWN = frozenset(("model", "prompt", "messages", "options", "stream"))
+_KNOWN = frozenset(("model", "prompt", "messages", "options", "stream", "logprobs"))
 _DETAILS = {
     "parent_model": "",
     "format": "gguf",

@@ -1,11 +1,13 @@
 """The OpenAI-compatible protocol (`/v1/...`), as the test server speaks it.
 
 Errors have the types that Ollama's layer for this protocol uses; `timings` are those of llama.cpp, in milliseconds. A
-list of prompts for `/v1/completions` takes one slot, as a list of texts to embed does.
+list of prompts for `/v1/completions` takes one slot, as a list of texts to embed does. `Behaviour.software` decides
+what differs between servers: the form of log-probs, ids of tokens, and whether the stop is told.
 """
 
 import base64
 import time
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from numpy.typing import NDArray
 
 from brim.llm.call import Call
 from brim.llm.testing.behaviour import Refusal
+from brim.llm.testing.replies import token_facts, token_texts
 from brim.llm.testing.service import Request, Service
-from brim.llm.testing.wires import message_list, sampling, text_list, to_json, token_texts
+from brim.llm.testing.wires import message_list, sampling, text_list, to_json
 
 
 class OpenAIWire:
@@ -34,7 +37,7 @@ class OpenAIWire:
             return Call(kind="embed", model=model, inputs=text_list(body.get("input"), "input"))
         most = body.get("max_completion_tokens", body.get("max_tokens"))
         extra = {name: value for name, value in body.items() if name not in _KNOWN}
-        how = sampling(body, max_tokens=most, extra=extra)
+        how = sampling(body, max_tokens=most, logprobs=_asks_logprobs(path, body), extra=extra)
         if path == "/v1/chat/completions":
             messages = message_list(body.get("messages"))
             if not messages:
@@ -58,7 +61,9 @@ class OpenAIWire:
         choices: list[dict[str, Any]] = []
         for index, (text, reason) in enumerate(zip(request.content.texts, request.content.reasons, strict=True)):
             content = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-            choices.append({"index": index, **content, "finish_reason": reason, "logprobs": None})
+            logprobs = self._logprobs(request, token_texts(text))
+            choice = {"index": index, **content, "finish_reason": reason, "logprobs": logprobs}
+            choices.append(choice | self._vllm(request, index))
         reply = self._head(request, "chat.completion" if chat else "text_completion") | {"choices": choices}
         return to_json(reply | {"usage": _usage(request)} | self._timings(request))
 
@@ -69,7 +74,10 @@ class OpenAIWire:
         for index, text in enumerate(request.content.texts):
             for token in token_texts(text):
                 content = {"delta": {"role": "assistant", "content": token}} if chat else {"text": token}
-                pieces.append(_event(head | {"choices": [{"index": index, **content, "finish_reason": None}]}))
+                choice = {"index": index, **content, "finish_reason": None}
+                if logprobs := self._logprobs(request, [token]):
+                    choice["logprobs"] = logprobs
+                pieces.append(_event(head | {"choices": [choice]}))
         return pieces
 
     def last(self, request: Request) -> bytes:
@@ -103,13 +111,42 @@ class OpenAIWire:
         if path == "/health":
             return 200, to_json({"status": "ok"})
         if path == "/v1/models":
-            return 200, to_json({"object": "list", "data": [_listed(name) for name in self._service.models()]})
+            return 200, to_json({"object": "list", "data": [self._listed(name) for name in self._service.models()]})
         if path.startswith("/v1/models/"):
             name = path.removeprefix("/v1/models/")
             if name and self._service.has(name):
-                return 200, to_json(_listed(name))
+                return 200, to_json(self._listed(name))
             return 404, self.missing(path, name)
         return None
+
+    def _listed(self, name: str) -> dict[str, Any]:
+        """Return a model in a list of models."""
+        owner = _OWNERS[self._service.behaviour.software]
+        return {"id": name, "object": "model", "created": 1767225600, "owned_by": owner}
+
+    def _logprobs(self, request: Request, tokens: list[str]) -> dict[str, Any] | None:
+        """Return the log-probs of tokens in the form that the software has for this kind of call."""
+        behaviour = self._service.behaviour
+        if not request.call.sampling.logprobs or not behaviour.reports_logprobs:
+            return None
+        if request.call.kind == "chat" or behaviour.software == "llama.cpp":
+            return {"content": [_entry(token, with_id=behaviour.software == "llama.cpp") for token in tokens]}
+        ends = list(accumulate(map(len, tokens)))
+        return {
+            "tokens": tokens,
+            "token_logprobs": [token_facts(token)[1] for token in tokens],
+            "top_logprobs": [{token: token_facts(token)[1]} for token in tokens],
+            "text_offset": [end - len(token) for token, end in zip(tokens, ends, strict=True)],
+        }
+
+    def _vllm(self, request: Request, index: int) -> dict[str, Any]:
+        """Return the fields of a choice that vLLM alone has."""
+        if self._service.behaviour.software != "vllm":
+            return {}
+        tokens = token_texts(request.content.texts[index])
+        told = request.body.get("return_token_ids") is True
+        ids = [token_facts(token)[0] for token in tokens] if told else None
+        return {"stop_reason": request.content.stopped_by[index] or None, "token_ids": ids}
 
     def _embeddings(self, request: Request) -> bytes:
         vectors = request.content.vectors
@@ -162,10 +199,39 @@ _KNOWN = frozenset(
         "max_completion_tokens",
         "temperature",
         "top_p",
+        "top_k",
+        "min_p",
         "seed",
         "stop",
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
     )
 )
+_OWNERS = {"openai": "test", "vllm": "vllm", "llama.cpp": "llamacpp"}
+
+
+def _asks_logprobs(path: str, body: dict[str, Any]) -> bool:
+    """Whether a request asks for log-probs: a chat by true, a completion by the number of alternatives.
+
+    Raises:
+        Refusal: The value is of another type.
+    """
+    given = body.get("logprobs")
+    if path == "/v1/chat/completions":
+        if given is not None and not isinstance(given, bool):
+            raise Refusal("logprobs must be a boolean")
+        return given is True
+    if given is not None and type(given) is not int:
+        raise Refusal("logprobs must be an integer")
+    return given is not None
+
+
+def _entry(token: str, *, with_id: bool) -> dict[str, Any]:
+    """Return a token in the list of log-probs of a chat."""
+    number, logprob = token_facts(token)
+    spelled = {"token": token, "bytes": list(token.encode("utf-8", "replace")), "logprob": logprob, "top_logprobs": []}
+    return {"id": number, **spelled} if with_id else spelled
 
 
 def _event(value: Any) -> bytes:
@@ -179,11 +245,6 @@ def _error(message: str, kind: str, *, code: str | None = None) -> dict[str, Any
 def _usage(request: Request) -> dict[str, int]:
     prompt, completion = request.content.prompt_tokens, request.content.completion_tokens
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def _listed(name: str) -> dict[str, Any]:
-    """A model in a list of models."""
-    return {"id": name, "object": "model", "created": 1767225600, "owned_by": "test"}
 
 
 def _base64(vector: NDArray[np.float32]) -> str:

@@ -4,6 +4,7 @@ A token is a word here: an estimate that needs no tokenizer, and that a test can
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.rng import uniform
-from brim.llm.call import Call
+from brim.llm.call import Call, TokenLogprobs
 from brim.llm.testing.behaviour import Behaviour, Refusal
 
 
@@ -28,6 +29,8 @@ class Content:
     """Why each of the texts ends: "stop" or "length"."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    stopped_by: tuple[str, ...] = ()
+    """The stop string at which each of the texts ends, "" if at none."""
 
 
 class Replies:
@@ -47,17 +50,20 @@ class Replies:
         prompts = call.inputs if call.kind == "complete" and call.inputs else (asked(call),)
         texts: list[str] = []
         reasons: list[str] = []
+        stops: list[str] = []
         for prompt in prompts:
             one = replace(call, prompt=prompt, inputs=()) if call.inputs else call
-            text, reason = _limited(self._text(one, prompt, behaviour), call)
+            text, reason, stop = _limited(self._text(one, prompt, behaviour), call)
             texts.append(text)
             reasons.append(reason)
+            stops.append(stop)
         spoken = [str(message.get("content", "")) for message in call.messages] or prompts
         return Content(
             texts=tuple(texts),
             reasons=tuple(reasons),
             prompt_tokens=sum(map(_tokens, spoken)),
             completion_tokens=sum(map(_tokens, texts)),
+            stopped_by=tuple(stops),
         )
 
     def _text(self, call: Call, prompt: str, behaviour: Behaviour) -> str:
@@ -103,6 +109,35 @@ def echo(prompt: str) -> str:
     return f"answer to: {prompt}"
 
 
+def token_texts(text: str) -> list[str]:
+    """Cut a text into words with the white space around them, so that joined they are the text."""
+    return re.findall(r"\s*\S+(?:\s+\Z)?|\s+\Z", text)
+
+
+def token_facts(token: str) -> tuple[int, float]:
+    """Return the id and the log-probability of a token: they depend on its text alone.
+
+    A log-probability is a multiple of 1/16 from -4 to -1/16, so no rounding changes it.
+
+    Example:
+        >>> token_facts("answer")
+        (59707, -3.9375)
+    """
+    digest = hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=3).digest()
+    return int.from_bytes(digest[:2], "little"), -(digest[2] % 64 + 1) / 16
+
+
+def token_logprobs(text: str) -> TokenLogprobs:
+    """Return the log-probs of the tokens of a text, with their ids."""
+    tokens = token_texts(text)
+    facts = [token_facts(token) for token in tokens]
+    return TokenLogprobs(
+        tokens=tuple(tokens),
+        logprobs=np.array([logprob for _, logprob in facts], np.float32),
+        ids=np.array([number for number, _ in facts], np.int32),
+    )
+
+
 def text_vector(text: str, dim: int) -> NDArray[np.float32]:
     """Return the default embedding of a text: [dim], of length 1, equal for equal texts."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -117,15 +152,16 @@ def _embed(texts: tuple[str, ...], behaviour: Behaviour) -> Content:
     return Content(vectors=vectors, prompt_tokens=sum(map(_tokens, texts)))
 
 
-def _limited(text: str, call: Call) -> tuple[str, str]:
-    """Cut a text at stop strings and at the upper limit of its tokens, and say why it ends."""
-    places = [place for stop in call.sampling.stop if (place := text.find(stop)) >= 0]
-    if places:
-        text = text[: min(places)]
+def _limited(text: str, call: Call) -> tuple[str, str, str]:
+    """Cut a text at stop strings and at the upper limit of its tokens. Returns it, why it ends, and which stop ended
+    it."""
+    places = [(place, stop) for stop in call.sampling.stop if (place := text.find(stop)) >= 0]
+    place, stopped_by = min(places, default=(len(text), ""))
+    text = text[:place]
     most = call.sampling.max_tokens
     if most is None or _tokens(text) <= most:
-        return text, "stop"
-    return " ".join(text.split()[:most]), "length"
+        return text, "stop", stopped_by
+    return " ".join(text.split()[:most]), "length", ""
 
 
 def _tokens(text: str) -> int:

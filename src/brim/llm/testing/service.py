@@ -168,7 +168,7 @@ class Service:
         self.behaviour = behaviour
         self.counts = Counts()
         self.requests: deque[Request] = deque(maxlen=behaviour.record)
-        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._waiting: OrderedDict[asyncio.Future[None], Request] = OrderedDict()
         self._scripted: deque[Fault | None] = deque()
         self._replies = Replies()
         self._draws: list[tuple[float, float, float]] = []
@@ -226,22 +226,20 @@ class Service:
 
     async def take_slot(self, request: Request) -> None:
         """Wait for the request's turn, and make its reply."""
-        counts = self.counts
         if self._waiting or not self._slot_is_free():
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting[turn] = None
+            self._waiting[turn] = request
             try:
                 await turn
             except asyncio.CancelledError:
                 self._waiting.pop(turn, None)
                 if not turn.cancelled():  # it was given a slot, and cancelled before it could use it
+                    request.started = None
                     self._free_slot()
                 self._count_end(request, "cancelled")
                 raise
         else:
-            counts.in_service += 1
-            counts.max_in_service = max(counts.max_in_service, counts.in_service)
-        request.started = asyncio.get_running_loop().time()
+            self._start(request)
         try:
             content = self._replies.make(request.call, self.behaviour)
         except Refusal as refusal:
@@ -306,13 +304,18 @@ class Service:
 
     def _hand_out(self) -> None:
         """Give free slots to those who wait, in the order of their arrival."""
-        counts = self.counts
         while self._waiting and self._slot_is_free():
-            turn, _ = self._waiting.popitem(last=False)
+            turn, request = self._waiting.popitem(last=False)
             if not turn.done():
-                counts.in_service += 1
-                counts.max_in_service = max(counts.max_in_service, counts.in_service)
+                self._start(request)
                 turn.set_result(None)
+
+    def _start(self, request: Request) -> None:
+        """Count a slot as taken. The clock starts here, not when the request's task resumes: others may be first."""
+        counts = self.counts
+        counts.in_service += 1
+        counts.max_in_service = max(counts.max_in_service, counts.in_service)
+        request.started = asyncio.get_running_loop().time()
 
     def _count_end(self, request: Request, ending: Ending) -> None:
         counts = self.counts

@@ -11,6 +11,7 @@ from brim.core.errors import OptionError
 from brim.llm.call import Answer, Call
 from brim.llm.failures import BadReply, Failure, ModelMissing, Overloaded, Rejected, ServerFailed, ServerLost
 from brim.llm.testing.behaviour import SOCKET_FAULTS, Behaviour, Fault, check_fault
+from brim.llm.testing.replies import token_logprobs
 from brim.llm.testing.service import Counts, Request, Service
 
 
@@ -146,6 +147,7 @@ class VirtualServer:
         queue, prompt, answer = request.durations()
         content = request.content
         embeds = request.call.kind == "embed"
+        tells = request.call.sampling.logprobs and self.behaviour.reports_logprobs and not embeds
         return Answer(
             text=content.texts[0] if content.texts else "",
             vectors=content.vectors,
@@ -153,6 +155,7 @@ class VirtualServer:
             finish_reason=None if embeds else content.reasons[0],
             prompt_tokens=content.prompt_tokens,
             completion_tokens=None if embeds else content.completion_tokens,
+            logprobs=token_logprobs(content.texts[0]) if tells else None,
             service_seconds=prompt + answer if reports else None,
             queue_seconds=queue if reports else None,
         )

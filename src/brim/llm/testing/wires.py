@@ -4,7 +4,6 @@ A wire turns the body of an HTTP request into a `Call`, and a finished `Request`
 knows nothing of faults.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
@@ -72,11 +71,6 @@ def to_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def token_texts(text: str) -> list[str]:
-    """Cut a text into words with the white space around them, so that joined they are the text."""
-    return re.findall(r"\s*\S+(?:\s+\Z)?|\s+\Z", text)
-
-
 def text_list(value: Any, field: str) -> tuple[str, ...]:
     """Return a string, or a list of strings, as a tuple.
 
@@ -101,21 +95,25 @@ def message_list(value: Any) -> tuple[Message, ...]:
     return tuple(cast(list[Message], value))
 
 
-def sampling(options: Mapping[str, Any], *, max_tokens: Any, extra: dict[str, Any]) -> Sampling:
+def sampling(options: Mapping[str, Any], *, max_tokens: Any, logprobs: bool, extra: dict[str, Any]) -> Sampling:
     """Return sampling options that both formats name alike.
 
     Raises:
         Refusal: One of them cannot work.
     """
     stop = options.get("stop") or ()
+    top_k = options.get("top_k")
     unlimited = max_tokens is None or (isinstance(max_tokens, int) and max_tokens < 0)  # Ollama's -1 and -2
     try:
         return Sampling(
             max_tokens=None if unlimited else max_tokens,
             temperature=options.get("temperature"),
             top_p=options.get("top_p"),
+            top_k=None if top_k is None else max(top_k, 0),
+            min_p=options.get("min_p"),
             seed=options.get("seed"),
             stop=text_list(stop, "stop") if stop else (),
+            logprobs=logprobs,
             extra=extra,
         )
     except (OptionError, TypeError) as error:

@@ -3,6 +3,7 @@
     address        the URL of a server, its credentials, and how they are kept out of every text
     statuses       HTTP statuses and error bodies as typed failures
     fields         what both protocols read out of JSON: texts, counts, vectors
+    logprobs       the log-probabilities of generated tokens, in all forms that servers send
     ollama         the protocol of Ollama, without any input or output
     openai         the OpenAI protocol (vLLM, SGLang, llama.cpp, hosted servers), without any input or output
     lost           errors of aiohttp as typed failures

@@ -16,6 +16,7 @@ from brim.llm.call import Answer, Call, Kind
 from brim.llm.failures import Rejected
 from brim.llm.wire.address import Address
 from brim.llm.wire.fields import add_extra, amount, bad, count, decoded, encoded, mapping, matrix, names, rows, text
+from brim.llm.wire.logprobs import logprobs_of_entries
 from brim.llm.wire.statuses import failure_of, failure_within
 
 _PATHS: dict[Kind, str] = {"chat": "/api/chat", "complete": "/api/generate", "embed": "/api/embed"}
@@ -33,6 +34,11 @@ class Ollama:
         self._paths = {kind: base + path for kind, path in _PATHS.items()}
         self.models_path = f"{base}/api/tags"
         self.loaded_path: str | None = f"{base}/api/ps"
+        self.software: str | None = "ollama"
+
+    def asks_models_before(self, call: Call) -> bool:
+        """Whether the request for a call depends on the software of the server, which is not known yet."""
+        return False
 
     def request(self, call: Call) -> tuple[str, bytes]:
         """Return the path and the body of the request.
@@ -48,6 +54,8 @@ class Ollama:
         else:
             body["input"] = call.inputs
         body["stream"] = False
+        if call.sampling.logprobs and call.kind != "embed":
+            body["logprobs"] = True  # versions before 0.12.11 ignore it
         add_extra(self._address, call, body)
         if options := _options(call):
             body["options"] = self._merged(options, body.get("options"))
@@ -114,12 +122,15 @@ class Ollama:
         if written is None:
             raise bad(self._address, 'it has no "message.content"' if call.kind == "chat" else 'it has no "response"')
         service, queue = _durations(reply)
+        generated = count(reply.get("eval_count"))
+        asked = call.sampling.logprobs
         return Answer(
             text=written,
             model=text(reply.get("model")) or call.model,
             finish_reason=reason,
             prompt_tokens=count(reply.get("prompt_eval_count")),
-            completion_tokens=count(reply.get("eval_count")),
+            completion_tokens=generated,
+            logprobs=logprobs_of_entries(self._address, reply.get("logprobs"), generated) if asked else None,
             service_seconds=service,
             queue_seconds=queue,
         )
@@ -149,6 +160,10 @@ def _options(call: Call) -> dict[str, Any]:
         options["num_predict"] = sampling.max_tokens
     if sampling.top_p is not None:
         options["top_p"] = sampling.top_p
+    if sampling.top_k is not None:
+        options["top_k"] = sampling.top_k
+    if sampling.min_p is not None:
+        options["min_p"] = sampling.min_p
     if sampling.stop:
         options["stop"] = sampling.stop
     return options
@@ -164,6 +179,7 @@ def _joined(address: Address, call: Call, status: int, body: bytes) -> dict[str,
     if len(lines) < 2 or not lines[0].startswith(b"{") or not lines[0].rstrip().endswith(b"}"):
         return None
     written: list[str] = []
+    logprobs: list[Any] = []
     message: dict[str, Any] = {}
     last: dict[str, Any] = {}
     for line in filter(bytes.strip, lines):
@@ -175,11 +191,14 @@ def _joined(address: Address, call: Call, status: int, body: bytes) -> dict[str,
             raise failure_within(address, status, last)
         message |= mapping(last.get("message"))
         written.append(text(mapping(last.get("message")).get("content")) or text(last.get("response")) or "")
+        logprobs += rows(last.get("logprobs")) or []
     if len(written) == 1:
         return last
     if last.get("done") is not True:
         raise bad(address, "the server streams, although it was asked not to, and the stream ends early")
     whole = "".join(written)
+    if logprobs:
+        last["logprobs"] = logprobs
     return last | ({"message": message | {"content": whole}} if call.kind == "chat" else {"response": whole})
 
 

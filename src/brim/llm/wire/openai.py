@@ -1,6 +1,9 @@
 """The OpenAI protocol, as vLLM, SGLang, llama.cpp, `transformers serve` and hosted servers speak it.
 
 Nothing is sent or received here. Vectors are put in order by their `index`: servers may send them in any order.
+
+Some hosted servers refuse a request with a field that they do not know. Fields beyond the protocol are therefore sent
+where a call needs them, and otherwise only to servers whose list of models says which software they are (`SOFTWARE`).
 """
 
 import re
@@ -23,9 +26,14 @@ from brim.llm.wire.fields import (
     text,
     vector,
 )
+from brim.llm.wire.logprobs import logprobs_of_choice
 from brim.llm.wire.statuses import failure_of, failure_within
 
 _PATHS: dict[Kind, str] = {"chat": "/chat/completions", "complete": "/completions", "embed": "/embeddings"}
+SOFTWARE = ("vllm", "sglang", "llamacpp")
+"""Servers that know `top_k` and `min_p`, as their lists of models name them ("owned_by")."""
+TELLS_IDS = ("vllm",)
+"""Servers that know `return_token_ids`."""
 _VERSION = re.compile(r"/v\d+\w*(/|$)")
 
 
@@ -40,8 +48,14 @@ class OpenAI:
         self._paths = {kind: base + path for kind, path in _PATHS.items()}
         self.models_path = f"{base}/models"
         self.loaded_path: str | None = None
+        self.software: str | None = None
         # Newer models of OpenAI refuse max_tokens; other servers may not know the new name.
         self._chat_limit = "max_completion_tokens" if address.host == "api.openai.com" else "max_tokens"
+
+    def asks_models_before(self, call: Call) -> bool:
+        """Whether the request for a call depends on the software of the server, which is not known yet."""
+        how = call.sampling
+        return self.software is None and call.kind != "embed" and (how.logprobs or how.top_k == 0 or how.min_p == 0)
 
     def request(self, call: Call) -> tuple[str, bytes]:
         """Return the path and the body of the request.
@@ -85,8 +99,10 @@ class OpenAI:
         """
         if not 200 <= status < 300:
             raise failure_of(self._address, status, headers, body)
-        reply = decoded(self._address, body)
-        return names(self._address, reply.get("data"), ("id",))
+        data = decoded(self._address, body).get("data")
+        owners = [text(mapping(row).get("owned_by")) for row in rows(data) or ()]
+        self.software = next((owner for owner in owners if owner in SOFTWARE), "")
+        return names(self._address, data, ("id",))
 
     def nearby(self, models: Iterable[str]) -> list[str]:
         """Return the names by which models can be asked for."""
@@ -104,10 +120,23 @@ class OpenAI:
             body["temperature"] = sampling.temperature
         if sampling.top_p is not None:
             body["top_p"] = sampling.top_p
+        # Where these are missing, llama.cpp takes 40 and 0.05, and vLLM what the model's own files say.
+        if sampling.top_k is not None and (sampling.top_k > 0 or self.software in SOFTWARE):
+            body["top_k"] = sampling.top_k or -1  # not all of them take 0 for no limit
+        if sampling.min_p is not None and (sampling.min_p > 0 or self.software in SOFTWARE):
+            body["min_p"] = sampling.min_p
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if sampling.stop:
             body["stop"] = sampling.stop
+        if sampling.logprobs and call.kind == "chat":
+            # llama.cpp sends none if no alternatives are asked for, and 20 for each token if their number is missing.
+            body["logprobs"] = True
+            body["top_logprobs"] = 1
+        elif sampling.logprobs:
+            body["logprobs"] = 1
+        if sampling.logprobs and self.software in TELLS_IDS:
+            body["return_token_ids"] = True
 
     def _embedded(self, call: Call, reply: Mapping[str, Any]) -> Answer:
         data = rows(reply.get("data"))
@@ -138,12 +167,15 @@ class OpenAI:
             raise bad(self._address, 'it has no "choices"')
         choice = mapping(choices[0])
         usage = mapping(reply.get("usage"))
+        generated = count(usage.get("completion_tokens"))
         return Answer(
             text=self._content(choice) if call.kind == "chat" else self._continued(choice),
             model=text(reply.get("model")) or call.model,
             finish_reason=text(choice.get("finish_reason")),
+            stop_reason=_stop_reason(choice),
             prompt_tokens=count(usage.get("prompt_tokens")),
-            completion_tokens=count(usage.get("completion_tokens")),
+            completion_tokens=generated,
+            logprobs=logprobs_of_choice(self._address, choice, generated) if call.sampling.logprobs else None,
             service_seconds=_service(mapping(reply.get("timings"))),
         )
 
@@ -172,6 +204,19 @@ class OpenAI:
 def versioned(path: str) -> str:
     """Return a path with a version, such as "/v1", which is added if none is there."""
     return path if _VERSION.search(path) else f"{path}/v1"
+
+
+def _stop_reason(choice: Mapping[str, Any]) -> str | int | None:
+    """Return what stopped an answer, as vLLM (`stop_reason`) and SGLang (`matched_stop`) tell it."""
+    if choice.get("finish_reason") != "stop":
+        return None
+    for name in ("stop_reason", "matched_stop"):
+        if name in choice:
+            reason = choice[name]
+            if reason is None:
+                return ""
+            return reason if type(reason) in (str, int) else None
+    return None
 
 
 def _service(timings: Mapping[str, Any]) -> float | None:

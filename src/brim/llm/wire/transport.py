@@ -18,7 +18,7 @@ from brim.core.errors import OptionError, did_you_mean
 from brim.core.extras import need
 from brim.llm.call import Answer, Call
 from brim.llm.config import Server
-from brim.llm.failures import BadReply, Cancelled, Failure, ModelMissing
+from brim.llm.failures import BadReply, Cancelled, Failure, ModelMissing, Overloaded, ServerFailed, ServerLost
 from brim.llm.wire.address import Address, parse_address
 from brim.llm.wire.lost import failure_of_error
 from brim.llm.wire.ollama import Ollama
@@ -53,7 +53,10 @@ class Dialect(Protocol):
     protocol: Literal["ollama", "openai"]
     models_path: str
     loaded_path: str | None
+    software: str | None
+    """The software of the server, as its list of models names it; "" if that says nothing, None before it was read."""
 
+    def asks_models_before(self, call: Call) -> bool: ...
     def request(self, call: Call) -> tuple[str, bytes]: ...
     def answer(self, call: Call, status: int, headers: Mapping[str, str], body: bytes) -> Answer: ...
     def models(self, status: int, headers: Mapping[str, str], body: bytes) -> list[str]: ...
@@ -173,6 +176,7 @@ class HttpEndpoint:
         self._dialect: Dialect = Ollama(address) if server.protocol == "ollama" else OpenAI(address)
         self._name = address.name
         self._names = Shared(self._offered)
+        self._learned = Shared(self._learn)
 
     @property
     def name(self) -> str:
@@ -190,6 +194,8 @@ class HttpEndpoint:
         Raises:
             Failure: There is no answer.
         """
+        if self._dialect.asks_models_before(call):
+            await self._learned.get()
         path, data = self._dialect.request(call)
         status, headers, body = await self._connections.request("POST", path, data)
         try:
@@ -218,6 +224,19 @@ class HttpEndpoint:
     async def close(self) -> None:
         """Close all connections."""
         await self._connections.close()
+
+    async def _learn(self) -> None:
+        """Read the list of models, which says what the server is. A server without a usable list can still be asked.
+
+        Raises:
+            Failure: The server cannot be asked at the moment.
+        """
+        try:
+            await self.models()
+        except Failure as failure:
+            if isinstance(failure, ServerLost | ServerFailed | Overloaded):
+                raise
+            self._dialect.software = ""
 
     async def _offered(self) -> list[str]:
         """Return the names for a message. The message about the missing model counts more than a failure here."""
