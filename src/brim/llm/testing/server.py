@@ -168,6 +168,13 @@ class ModelServer:
 
     async def _close(self) -> None:
         assert self._listening is not None, "it listens"
+        # asyncio never closes a connection that it has accepted and not yet set up when the server is closed. So nothing
+        # more is accepted first, and what was accepted is set up, which takes two turns of the loop.
+        loop = asyncio.get_running_loop()
+        for listener in self._listening.sockets:
+            loop.remove_reader(listener.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
         self._listening.close()
         # Closing gently would wait for clients that read nothing.
         for connection in self._http.connections:
