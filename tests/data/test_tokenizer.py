@@ -8,10 +8,12 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from brim.core.errors import DataError, MissingExtraError, OptionError
 from brim.data.tokenizer import template
 from brim.data.tokenizer.base import ByteTokenizer, load_tokenizer
+from brim.data.tokenizer.hf import from_backend
 
 TEXTS = ["Hello world", "", " grüß dich, 日本 🙂", "line\nline\t end "]
 
@@ -63,6 +65,47 @@ def test_nothing_is_truncated_or_padded(tokenizer):
     ids, none = tokenizer.encode_batch([text, ""])
     assert tokenizer.decode(ids) == text
     assert len(none) == 0
+
+
+def test_the_bytes_of_tokens_add_up_to_the_decoded_text(tokenizer):
+    encoded = tokenizer.encode_batch([*TEXTS, "a<s>b</s><pad><|im_end|><|endoftext|>"])
+    assert len(tokenizer.token_bytes) == tokenizer.vocab_size
+    for ids in [*encoded, range(tokenizer.vocab_size), range(tokenizer.vocab_size, 0, -3)]:
+        content = b"".join(tokenizer.token_bytes[id] for id in ids if id < tokenizer.vocab_size)
+        assert content.decode("utf-8", "replace") == tokenizer.decode(ids)
+
+
+def with_decoder(decoder):
+    """A tokenizer with ▁ for spaces and tokens for single bytes, as sentencepiece has them."""
+    tokens = ["<unk>", "a", "▁a", "▁a▁b", "▁", "é", "答", "<0xE7>", "<0xAD>", "<0x94>", "<0x0a>", "<0xAG>", "ï»¿", "▁▁"]
+    backend = Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, unk_token="<unk>"))
+    backend.add_special_tokens(["<unk>"])
+    backend.decoder = decoder
+    return from_backend(backend, name="built")
+
+
+def llama_decoder(*ends):
+    return decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [decoders.ByteLevel(), decoders.Metaspace(), llama_decoder(), llama_decoder(decoders.Strip(" ", 1, 0))],
+    ids=["byte level", "metaspace", "gemma", "llama"],
+)
+@given(pieces=st.lists(st.sampled_from([[id] for id in (*range(7), *range(10, 14))] + [[7, 8, 9]]), max_size=8))
+def test_the_bytes_of_a_token_are_what_it_adds_to_a_text(decoder, pieces):
+    built = with_decoder(decoder)
+    ids = [1, *(id for piece in pieces for id in piece)]  # the first is no space, which could be dropped
+    assert b"".join(built.token_bytes[id] for id in ids).decode("utf-8", "replace") == built.decode(ids)
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [None, decoders.WordPiece(), decoders.BPEDecoder(), decoders.CTC(), llama_decoder(decoders.Strip(" ", 0, 1))],
+)
+def test_a_decoder_that_looks_at_more_than_one_token_has_no_bytes_of_tokens(decoder):
+    assert with_decoder(decoder).token_bytes is None
 
 
 @pytest.mark.slow

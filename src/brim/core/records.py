@@ -8,7 +8,7 @@ open, so two runs of one output never mix. What the records mean is up to the ca
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -52,6 +52,7 @@ class RecordFile:
         """Bytes that `recover` truncated."""
         self._output = output
         self._kinds = kinds
+        self._refused = False
         with ExitStack() as stack:
             stack.enter_context(locked(output))
             self._file = stack.enter_context(_opened(self.path, output, 0o600 if private else 0o666))
@@ -79,6 +80,7 @@ class RecordFile:
             self._file.write(b"%s %d %s\n" % (kind, len(data), digest_bytes(data).encode()) + data)
             self._file.flush()
         except OSError as error:
+            self._refused = True
             raise unwritable(self._output, error) from None
         return offset
 
@@ -98,7 +100,9 @@ class RecordFile:
         """Remove the file unless `keep` is set, and release the lock."""
         if not keep:
             self.path.unlink(missing_ok=True)
-        self._held.close()
+        # A record that a full disk refused is still in the buffer, and is refused again; `append` has reported it.
+        with suppress(OSError) if self._refused else nullcontext():
+            self._held.close()
 
     def _next(self) -> Record | None:
         offset = self._file.tell()

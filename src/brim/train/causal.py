@@ -19,6 +19,7 @@ from brim.batch.torch import PlanBatchSampler, PlanLoader, TokenDataset
 from brim.core.errors import BrimError, MismatchError, OptionError
 from brim.data.token_store import TokenStore
 from brim.data.tokenizer.base import Tokenizer
+from brim.data.tokenizer.given import as_tokenizer
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
@@ -29,7 +30,6 @@ from brim.train.failed_step import SCRIPT, save_repro
 from brim.train.given import Given
 from brim.train.loss import SftLoss, choose_attention
 from brim.train.model import (
-    as_tokenizer,
     base_fingerprint,
     check_model,
     find_tokenizer,

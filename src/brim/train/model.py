@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import new_seed
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
-from brim.data.tokenizer.hf import HfTokenizer, from_backend, from_directory
+from brim.data.tokenizer.hf import HfTokenizer
 from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
 from brim.train.config import CausalConfig
@@ -110,27 +109,6 @@ def _check_weights(path: Path) -> None:
             f"the weights of {path} are pickled ({pickled[0].name}), and brim opens no pickle; convert them to "
             "safetensors first (transformers: save_pretrained of a model you trust)"
         )
-
-
-def as_tokenizer(given: Any) -> Tokenizer:
-    """Return a tokenizer that is in memory as one of ours: brim's, one of transformers, or one of tokenizers.
-
-    Raises:
-        OptionError: It is none of them.
-    """
-    if isinstance(given, str | Path):
-        return load_tokenizer(given)
-    if all(hasattr(given, name) for name in ("encode_batch", "count_batch", "fingerprint")):
-        return given
-    if hasattr(given, "save_pretrained"):
-        with TemporaryDirectory() as folder:
-            given.save_pretrained(folder)
-            return from_directory(Path(folder), name=str(getattr(given, "name_or_path", "")) or type(given).__name__)
-    if hasattr(given, "get_added_tokens_decoder"):
-        return from_backend(given, name=type(given).__name__)
-    raise OptionError(
-        f"tokenizer must be a name or a tokenizer of brim, transformers or tokenizers, got {type(given).__name__}"
-    )
 
 
 def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:

@@ -65,10 +65,11 @@ class ProcessGroup(Ranks):
 
 
 @contextmanager
-def join_ranks() -> Generator[Ranks, None, None]:
+def join_ranks(*, resume: str = "continue with --resume") -> Generator[Ranks, None, None]:
     """Join the process group that the launcher's variables describe, and leave it at the end.
 
-    The body should only call a function, so that no local variable keeps a wrapped module alive.
+    `resume` says, in the message about a lost rank, how to go on. The body should only call a function, so that no
+    local variable keeps a wrapped module alive.
 
     Raises:
         BrimError: Contact with another rank was lost on the way.
@@ -96,8 +97,7 @@ def join_ranks() -> Generator[Ranks, None, None]:
         if isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in LOST):
             reason = str(error).splitlines()[0][:120]
             raise BrimError(
-                f"rank {me.rank} lost contact with another rank, which died or was stopped; continue with --resume "
-                f"({reason})"
+                f"rank {me.rank} lost contact with another rank, which died or was stopped; {resume} ({reason})"
             ) from None
         raise
     finally:

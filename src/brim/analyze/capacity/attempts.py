@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from errno import ENOMEM
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +25,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Protocol
 
-from brim.analyze.capacity.memory import memory_available, peak_memory, resident_memory
+from brim.analyze.capacity.memory import is_out_of_memory, memory_available, peak_memory, resident_memory
 from brim.analyze.capacity.search import Trial, Why, bytes_text, seconds_text
 from brim.core import errors
 from brim.core.child import Child, ChildEndedError
@@ -39,8 +38,6 @@ LOOK = 0.02
 """Seconds between two polls of the child's memory."""
 GETTING_READY = 600.0
 """Upper limit, in seconds, of building the work in a new child: a large model takes long to load."""
-SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
-"""Lower-case parts of the message of a RuntimeError that is about a lack of memory."""
 
 
 class Work(Protocol):
@@ -280,17 +277,9 @@ def _answer(act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     try:
         return act()
     except Exception as error:  # of any kind: it is sent to the parent
-        if _is_memory(error):
+        if is_out_of_memory(error):
             return ("failed", "out of memory", str(error).strip().split("\n")[0][:200])
         return ("error", type(error).__name__, str(error), traceback.format_exc())
-
-
-def _is_memory(error: Exception) -> bool:
-    """Whether an exception means a lack of memory, by its name and text, so that torch need not be imported."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"} or (isinstance(error, OSError) and error.errno == ENOMEM):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 def _measured(work: Work, size: int, steps: int, max_seconds: float) -> tuple[Any, ...]:

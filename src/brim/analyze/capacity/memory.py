@@ -1,10 +1,14 @@
-"""Memory of the machine and of processes, in bytes: available, resident, and peak resident."""
+"""Memory of the machine and of processes, in bytes: available, resident, peak resident; and errors for lack of it."""
 
 import os
 import resource
 import sys
 from contextlib import suppress
+from errno import ENOMEM
 from pathlib import Path
+
+SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
+"""Lower-case parts of the message of a RuntimeError that is about a lack of memory."""
 
 
 def resident_memory(pid: int) -> int:
@@ -72,3 +76,11 @@ def _left_in_cgroups(root: Path) -> list[int]:
                     most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
                     left.append(max(most - used + int(stat.get(cache, 0)), 0))
     return left
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception means a lack of memory, by its name and text, so that torch need not be imported."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"MemoryError", "OutOfMemoryError"} or (isinstance(error, OSError) and error.errno == ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)

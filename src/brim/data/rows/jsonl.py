@@ -231,7 +231,8 @@ class JsonlSource:
                 return start, 1
         raise DataError(
             f"{self._line_at(start)}: the last line is torn: it has no newline and is not whole JSON. If the file is "
-            "still being written, wait; otherwise remove the line, or leave it out with --torn-line skip"
+            'still being written, wait; otherwise remove the line, or leave it out: torn="skip" in Python, --torn-line '
+            "skip of brim lengths build"
         )
 
     def _last_line(self) -> int:

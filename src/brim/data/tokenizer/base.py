@@ -77,6 +77,8 @@ class ByteTokenizer:
     vocab_size, pad_id, bos_id, eos_id = 259, 256, 257, 258
     adds_bos = has_chat_template = False
     fingerprint = fingerprint(tokenizer="byte", pad=256, bos=257, eos=258)
+    token_bytes = (*(bytes([byte]) for byte in range(256)), b"", b"", b"")
+    """The bytes that each id adds to a text: none for the special tokens."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]

@@ -8,7 +8,8 @@ texts are encoded in full.
 
 import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ WAYS_OUT = "use -t byte, a path of a tokenizer.json or of a directory that holds
 ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "[EOS]", "[SEP]")
 STARTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]", "[CLS]")
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>")
+
+# The characters that byte-level BPE writes for bytes: printable ones for themselves, U+0100 and up for the others.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(0x100) if byte not in _PRINTABLE)
+BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + n): byte for n, byte in enumerate(_OTHERS)}
 
 
 class HfTokenizer:
@@ -122,6 +128,21 @@ class HfTokenizer:
         """Return the text of ids, without special tokens."""
         return self._backend.decode([int(id) for id in ids], skip_special_tokens=True)
 
+    @cached_property
+    def token_bytes(self) -> tuple[bytes, ...] | None:
+        """The UTF-8 bytes that each id adds to the text before it; none for special tokens.
+
+        `decode` differs from their concatenation in two ways: bytes that are not valid UTF-8 become U+FFFD, and spaces
+        at the start of a text can be dropped. None if the decoder is not known to work token by token.
+        """
+        decoder = self._backend.decoder
+        to_bytes = None if decoder is None else _token_decoder(json.loads(decoder.__getstate__()))
+        if to_bytes is None:
+            return None
+        special = {token.content for token in self._backend.get_added_tokens_decoder().values() if token.special}
+        tokens = map(self._backend.id_to_token, range(self.vocab_size))
+        return tuple(b"" if token is None or token in special else to_bytes(token) for token in tokens)
+
     def save(self, directory: Path) -> None:
         """Write a tokenizer.json and a tokenizer_config.json, which `transformers` and `load_tokenizer` read."""
         (directory / "tokenizer.json").write_text(self._backend.to_str(pretty=True))
@@ -129,6 +150,40 @@ class HfTokenizer:
         if self._template is not None:
             config["chat_template"] = self._template
         (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _token_decoder(decoder: dict[str, Any]) -> Callable[[str], bytes] | None:
+    """Return the function from a token to the bytes of its text, for a decoder as a tokenizer.json describes it."""
+    match decoder:
+        case {"type": "ByteLevel"}:
+            return _byte_level
+        case {"type": "Metaspace", "replacement": str(space)}:
+            return lambda token: token.replace(space, " ").encode()
+        case {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": str(space)}, "content": str(content)},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *rest,
+            ],
+        } if rest == [] or (len(rest) == 1 and rest[0]["type"] == "Strip" and rest[0]["stop"] == 0):
+            return lambda token: _byte_fallback(token.replace(space, content))
+        case _:
+            return None
+
+
+def _byte_level(token: str) -> bytes:
+    try:
+        return bytes(map(BYTE_OF.__getitem__, token))
+    except KeyError:  # an added token, which is written as it is
+        return token.encode()
+
+
+def _byte_fallback(token: str) -> bytes:
+    """Return the bytes of a token of sentencepiece: those of its text, or one byte that is spelled as <0x0A>."""
+    byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", token)
+    return bytes.fromhex(byte[1]) if byte else token.encode()
 
 
 def _restore(state: dict[str, Any]) -> HfTokenizer:

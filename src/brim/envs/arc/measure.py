@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from brim.analyze.capacity.attempts import SHARE, SIGNS
-from brim.analyze.capacity.memory import memory_available
+from brim.analyze.capacity.attempts import SHARE
+from brim.analyze.capacity.memory import is_out_of_memory, memory_available
 from brim.analyze.capacity.search import Capacity, Trial, bytes_text
 from brim.core.errors import BrimError, DataError
 from brim.core.options import check_counts
@@ -215,7 +215,7 @@ def _tried(size: int, config: JaxArcConfig, task: Tasks, arrays: Arrays, before:
             seconds, _ = _seconds(step)
             times.append(seconds)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(sign in str(error).lower() for sign in SIGNS):
+        if not is_out_of_memory(error):
             raise
         return Trial(size=size, why="out of memory", detail=str(error).strip().split("\n")[0][:200])
     # The states before and after a step are in memory at the same time.
