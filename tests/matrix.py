@@ -1,5 +1,5 @@
-"""Run the quick tests on every Python from 3.11 up that is found, once without compiled kernels, once with the oldest
-NumPy.
+"""Run the quick tests on every Python from 3.11 up that is found, on one without compiled kernels, on one with the
+oldest NumPy.
 
 Usage: python tests/matrix.py [NAME ...], where a NAME is one of those that are printed; all without one.
 
@@ -89,13 +89,19 @@ def find_pythons() -> dict[tuple[int, int], Path]:
 
 
 def list_environments(pythons: dict[tuple[int, int], Path]) -> list[Environment]:
-    every = [Environment(f"{major}.{minor}", path) for (major, minor), path in pythons.items()]
-    newest = every[-1]
-    every.append(Environment(f"{newest.name}-no-kernels", newest.python, kernels=False))
-    old_enough = [one for version, one in zip(pythons, every, strict=False) if version <= LAST_PYTHON_OF_OLDEST_NUMPY]
-    if old_enough:
-        every.append(Environment(f"{old_enough[-1].name}-oldest-numpy", old_enough[-1].python, packages=OLDEST_NUMPY))
-    return every
+    """One environment for each Python: the oldest with the oldest NumPy, one in the middle without kernels.
+
+    So everything is tried once, and not every combination. With one or two Pythons, these are further environments.
+    """
+    plain = [Environment(f"{major}.{minor}", path) for (major, minor), path in pythons.items()]
+    oldest, middle = plain[0], plain[-2:][0]
+    old_numpy = [Environment(f"{oldest.name}-oldest-numpy", oldest.python, packages=OLDEST_NUMPY)]
+    if next(iter(pythons)) > LAST_PYTHON_OF_OLDEST_NUMPY:
+        old_numpy = []
+    no_kernels = [Environment(f"{middle.name}-no-kernels", middle.python, kernels=False)]
+    if len(plain) < 3:
+        return [*plain, *no_kernels, *old_numpy]
+    return [*(old_numpy or [oldest]), *plain[1:-2], *no_kernels, plain[-1]]
 
 
 def build_wheel(scratch: Path, *, kernels: bool) -> Path:

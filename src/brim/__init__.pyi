@@ -2,6 +2,7 @@ from brim import analyze as analyze
 from brim import batch as batch
 from brim import data as data
 from brim import envs as envs
+from brim import generate as generate
 from brim import llm as llm
 from brim import plan as plan
 from brim import stream as stream
@@ -79,6 +80,13 @@ from brim.envs.arc import unpad_results as unpad_results
 from brim.envs.arc import warm_up_batch_functions as warm_up_batch_functions
 from brim.envs.query import BatchedQueryMutationEnv as BatchedQueryMutationEnv
 from brim.envs.query import QueryMutationEnv as QueryMutationEnv
+from brim.generate import DATASET_REGISTRY as DATASET_REGISTRY
+from brim.generate import BatchedSequences as BatchedSequences
+from brim.generate import Example as Example
+from brim.generate import GenerationConfig as GenerationConfig
+from brim.generate import LogprobResults as LogprobResults
+from brim.generate import SequenceProcessor as SequenceProcessor
+from brim.generate import StopAfterAnswer as StopAfterAnswer
 from brim.llm import LLMPool as LLMPool
 from brim.llm import batch_encode_queries as batch_encode_queries
 from brim.llm import batch_mutate_queries as batch_mutate_queries

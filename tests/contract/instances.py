@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import brim
+from brim.data.tokenizer.base import ByteTokenizer
 from brim.envs.arc import split_key
 from brim.envs.query import ScriptedModel, scripted_questions
 
@@ -50,6 +51,16 @@ def buffer() -> brim.ReplayBuffer:
     replay = brim.ReplayBuffer(max_size=20, eviction_policy=brim.BufferEvictionPolicy.PRIORITY)
     replay.add_batch([stream_sample(number) for number in range(12)])
     return replay
+
+
+@cache
+def generated() -> "tuple[brim.BatchedSequences, brim.LogprobResults]":
+    """As the document's first example does it."""
+    from support.models import tiny
+
+    config = brim.GenerationConfig(temperature=0.8, max_new_tokens=3, gen_batch_size=64, tf_batch_size=128)
+    processor = brim.SequenceProcessor(tiny(), ByteTokenizer(), config)
+    return processor.generate_with_logprobs(prompts=["Solve: 2+2=", "What is 5*3?"], G=2)
 
 
 def stream_sample(number: int = 0) -> brim.StreamSample:
@@ -140,6 +151,9 @@ INSTANCES: dict[str, Callable[[Path], Any]] = {
     "example_policy": arc(lambda *given: brim.example_policy(brim.batch_reset(*given)[0])),
     "extract_state_features": arc(lambda *given: brim.extract_state_features(brim.batch_reset(*given)[0])),
     "BatchedQueryMutationEnv": lambda _: query_environments(),
+    "BatchedSequences": lambda _: generated()[0],
+    "LogprobResults": lambda _: generated()[1],
+    "DATASET_REGISTRY": lambda _: brim.DATASET_REGISTRY,
     "BatchPerformanceMonitor": arc(monitor),
     "BatchPerformanceMonitor.get_stats": arc(lambda *given: monitor(*given).get_stats()),
 }

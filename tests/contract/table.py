@@ -257,7 +257,7 @@ ARC = [
 ]
 
 GENERATION = [
-    pending(
+    built(
         "004",
         "GenerationConfig",
         {
@@ -269,10 +269,10 @@ GENERATION = [
             "tf_batch_size": 64,
         },
     ),
-    pending("004", "BatchedSequences", attributes="sequences prompt_lens gen_lens attention_masks responses_text"),
-    pending("004", "LogprobResults", attributes="logprobs entropies sequence_logprobs"),
-    pending("004", "SequenceProcessor", {"model": REQUIRED, "tokenizer": REQUIRED, "config": None}),
-    pending(
+    built("004", "BatchedSequences", attributes="sequences prompt_lens gen_lens attention_masks responses_text"),
+    built("004", "LogprobResults", attributes="logprobs entropies sequence_logprobs"),
+    built("004", "SequenceProcessor", {"model": REQUIRED, "tokenizer": REQUIRED, "config": None}),
+    built(
         "004",
         "SequenceProcessor.generate_with_logprobs",
         {
@@ -287,12 +287,12 @@ GENERATION = [
             "tf_batch_size": None,
         },
     ),
-    pending("004", "SequenceProcessor.generate_batched", {"prompts": REQUIRED, "G": ANY}),
-    pending("004", "SequenceProcessor.teacher_force_logprobs", {"sequences": REQUIRED, "with_grad": False}),
-    pending("004", "SequenceProcessor.sample_prompts", {"seed": None}),
-    pending("004", "StopAfterAnswer"),
-    pending("004", "DATASET_REGISTRY", keys="gsm8k_r1_template"),
-    pending("004", "Example"),
+    built("004", "SequenceProcessor.generate_batched", {"prompts": REQUIRED, "G": ANY}),
+    built("004", "SequenceProcessor.teacher_force_logprobs", {"sequences": REQUIRED, "with_grad": False}),
+    built("004", "SequenceProcessor.sample_prompts", {"seed": None}),
+    built("004", "StopAfterAnswer"),
+    built("004", "DATASET_REGISTRY", keys="gsm8k_r1_template"),
+    built("004", "Example"),
 ]
 
 NAMES = [*BATCHING, *STRUCTURES, *MODEL_CALLS, *ARC, *GENERATION]

@@ -24,7 +24,13 @@ from contract.table import ANY, FILES, LINES, NAMES, REQUIRED, Line, Name
 ROOT = Path(__file__).parents[2]
 BUILT = [name for name in NAMES if name.status == "built"]
 PENDING = [name for name in NAMES if name.status == "pending"]
-NEED_TORCH = ("collate_compressed_batch", "train.distill.CompressedAD")
+NEED_TORCH = (
+    "collate_compressed_batch",
+    "train.distill.CompressedAD",
+    "BatchedSequences",
+    "LogprobResults",
+    *(name.path for name in NAMES if name.path.startswith("SequenceProcessor")),
+)
 COMMANDS = [line for line in LINES if line.status == "built" and line.text.startswith("lazarus ")]
 
 

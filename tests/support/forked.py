@@ -26,6 +26,8 @@ LIGHT = [
     "tokenizers",
 ]
 HEAVY = [
+    "brim.cli.generate.here",
+    "brim.generate.processor",
     "brim.train.online.run",
     "brim.train.distill.run",
     "brim.train.query.run",

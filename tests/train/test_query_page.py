@@ -8,13 +8,13 @@ import math
 import re
 from collections import Counter
 from dataclasses import asdict, replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiers
+from support.pages import Tags
 from support.query_runs import HOSTILE, KINDS, MUTATORS, OPTIONS, create_evaluation, create_run
 
 from brim.core.display import visible
@@ -315,21 +315,6 @@ def test_the_largest_changes_come_first_and_the_page_says_how_many_are_left_out(
     assert page.count("<article") == MOST_PAIRS + 8
     assert f"{MOST_PAIRS} of {MOST_PAIRS + 60} pairs are shown; 60 are left out" in page
     assert "pairs are shown" not in render(RUN, create_evaluation(20))
-
-
-class Tags(HTMLParser):
-    """The elements of a page with the names of their attributes, and its text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.seen, self.words = Counter(), []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.seen[tag, tuple(name for name, _ in attrs)] += 1
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 def page_of(text):

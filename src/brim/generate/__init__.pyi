@@ -1,0 +1,13 @@
+from brim.generate.config import GenerationConfig as GenerationConfig
+from brim.generate.config import Law as Law
+from brim.generate.processor import SequenceProcessor as SequenceProcessor
+from brim.generate.prompts.example import Example as Example
+from brim.generate.prompts.registry import DATASET_REGISTRY as DATASET_REGISTRY
+from brim.generate.rollouts import Response as Response
+from brim.generate.rollouts import Rollouts as Rollouts
+from brim.generate.score.scorer import Scored as Scored
+from brim.generate.sequences import BatchedSequences as BatchedSequences
+from brim.generate.sequences import LogprobResults as LogprobResults
+from brim.generate.server import FailedResponse as FailedResponse
+from brim.generate.server import ServerGenerator as ServerGenerator
+from brim.generate.stops import StopAfterAnswer as StopAfterAnswer
