@@ -34,6 +34,7 @@ TREE: Tree = {
             "show": ("brim.cli.batch:show", "Show the contents of a directory of batches."),
         },
     ),
+    "generate": ("brim.cli.generate.command:generate", "Generate responses to prompts, with log-probs."),
     "train": (
         "Train a model.",
         {

@@ -55,10 +55,19 @@ class Tally:
         return ", ".join(parts)
 
 
-class Told(Protocol):
-    """Something that tells how far it is."""
+class Line(Protocol):
+    """Something that says in a line how far it is."""
 
     def line(self) -> str: ...
+
+
+class Told(Line, Protocol):
+    """Work that counts its parts."""
+
+    @property
+    def ended(self) -> int: ...
+    @property
+    def total(self) -> int: ...
 
 
 def duration(seconds: float) -> str:
@@ -69,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def asking(tally: Tally, stats: Callable[[], Any] | None, *, quiet: bool) -> Generator[None, None, None]:
+def asking(tally: Told, stats: Callable[[], Any] | None, *, quiet: bool) -> Generator[None, None, None]:
     """Show the progress of a run on stderr within the block.
 
     `stats` returns the `PoolStats` of the moment. Without it, there is one line and no table.
@@ -90,7 +99,7 @@ def asking(tally: Tally, stats: Callable[[], Any] | None, *, quiet: bool) -> Gen
             yield
 
 
-def shown(tally: Told, stats: Any) -> RenderableType:
+def shown(tally: Line, stats: Any) -> RenderableType:
     """Return what is shown live: the line of the run, and a row for each server."""
     if stats is None:
         return Text(tally.line())
