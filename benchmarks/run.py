@@ -26,6 +26,7 @@ NAMES = (
     "replay",
     "structure",
     "sft",
+    "generate",
     "gym",
     "arc",
     "llm",
@@ -270,6 +271,11 @@ def sft(tables: list[Table]) -> Iterator[Claim]:
     )
 
 
+def generate(tables: list[Table]) -> Iterator[Claim]:
+    for row in lines(pick(tables, subject="targets")):
+        yield Claim(f"generation and scoring, {row['what']}: {row['target']}", row["reached"], row["holds"])
+
+
 def gym(tables: list[Table]) -> Iterator[Claim]:
     for servers in (1, 2):
         found = line(pick(tables, servers=servers, lanes=64), "brim GymEpisodeStream")
@@ -317,6 +323,7 @@ CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
         "replay": replay,
         "structure": structure,
         "sft": sft,
+        "generate": generate,
         "gym": gym,
         "arc": arc,
         "llm": llm,

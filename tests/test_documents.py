@@ -91,6 +91,7 @@ NOT_EXECUTED = {
     "make demo": "executed by .ci/run",
     "make test": "is this",
     "pip install '.[train]'": "the environment of the tests has it",
+    "pip install 'brim[generate]'": "the environment of the tests has it",
     "pip install 'brim[train,gym]'": "the environment of the tests has it, and a test does not use the network",
     "pip install 'brim[llama]'": "see above",
     "pip install 'brim[train,query]'": "see above",

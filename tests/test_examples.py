@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow  # each example is a process of its own, two or three times
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-FOLDERS = ("advanced", "batching", "llm")
+FOLDERS = ("advanced", "batching", "generate", "llm")
 
 FACTS = {
     "batching/01_basic_batching.py": [
@@ -142,6 +142,11 @@ FACTS = {
         "the smallest with 95% of the best throughput",
         "environment 0: {'step_count': 0, 'similarity': 0.15",
         "timed 4 operations, 2 first calls apart",
+    ],
+    "generate/policy_gradient.py": [
+        "step  0: share of digits 0.0",
+        "step  7: share of digits",
+        "attention slots that held a token",
     ],
     "llm/batched_calls.py": [
         "500 prompts, 500 replies: in the order asked, none lost",
