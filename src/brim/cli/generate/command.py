@@ -45,7 +45,8 @@ def generate(ctx: click.Context, **options: Any) -> None:
       brim generate -m MODEL -p prompts.jsonl -o out.jsonl --report page.html
       brim generate --report page.html -o out.jsonl
       brim generate -m NAME --server URL -p prompts.jsonl --chat -o out.jsonl
-      torchrun --nproc-per-node 4 -m brim generate -m MODEL -p prompts.jsonl -o out.jsonl
+      torchrun --nproc-per-node 4 -m brim generate -m MODEL -p prompts.jsonl \\
+          -o out.jsonl
 
     Exit status: 0 everything is generated, 1 a server gave no response to some prompts, 2 the options, the data or the
     servers are wrong, 130 interrupted.

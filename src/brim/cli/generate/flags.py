@@ -84,7 +84,8 @@ generate_flags = flags(
     click.option(
         "--logprobs",
         is_flag=True,
-        help="Write token ids, log-probs, sampling log-probs and entropies of every token, too.",
+        help="Write token ids, log-probs, sampling log-probs and entropies of every token, too. A model of this machine "
+        "reads each response once more for them.",
     ),
     click.option(
         "--report",
@@ -143,7 +144,12 @@ generate_flags = flags(
         help="Token id that ends a response. Can be repeated.",
     ),
     click.option("--chat", is_flag=True, help="Send each prompt as a message of the user, by the chat template."),
-    click.option("-t", "--tokenizer", help="As for brim lengths build.  [default: the model's own; for tiny byte]"),
+    click.option(
+        "-t",
+        "--tokenizer",
+        metavar="NAME",
+        help="Tokenizer, by the names that brim lengths build knows.  [default: the model's own; byte for tiny]",
+    ),
     click.option(
         "--gen-batch-size",
         callback=_rows,
