@@ -145,6 +145,26 @@ def test_the_chunked_head_equals_autograd_on_whole_logits(monkeypatch, law, fact
         assert float((one - other).norm() / other.norm()) < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_under_autocast_the_backward_pass_computes_the_logits_of_the_forward_pass(dtype):
+    """It usually runs outside of autocast, where bfloat16 states and float32 weights have no product."""
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn((11, 64), generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn((50, 64), generator=generator).requires_grad_()
+    head, targets = Head(weight), torch.arange(11)
+
+    def gradients_of(score):
+        with torch.autocast("cpu", torch.bfloat16):
+            scored = score()
+        return torch.autograd.grad(scored.logprobs.sum() + WEIGHT * scored.entropies.sum(), (hidden, weight))
+
+    found = gradients_of(lambda: select(hidden, targets, head, Law()))
+    whole = gradients_of(lambda: selected_module.select_from_logits(head.logits(hidden, weight, None), targets, Law()))
+    for one, other in zip(found, whole, strict=True):
+        assert one.dtype == other.dtype
+        assert float((one - other).norm() / other.norm()) < 5e-3  # bfloat16 has 8 bits
+
+
 def test_logits_exist_for_one_chunk_at_a_time(models, monkeypatch):
     sizes = []
     before = Head.logits
@@ -203,6 +223,15 @@ def test_a_layout_that_differs_from_the_reference_is_not_used(models, monkeypatc
         results = processor.teacher_force_logprobs(rollouts)
     expected = [logprobs for logprobs, _ in naive(models["llama"], rollouts, Law())]
     assert np.allclose(results.logprobs[1][0].numpy(), expected[3].detach().numpy(), atol=1e-5)
+
+
+def test_under_autocast_trees_may_differ_from_the_reference_as_much_as_its_type_rounds(models, monkeypatch):
+    rollouts = some_rollouts()
+    monkeypatch.setattr("brim.generate.score.scorer.TOLERANCE", {torch.float32: -1.0})  # anything is too much
+    with torch.autocast("cpu", torch.bfloat16):
+        assert SequenceProcessor(models["llama"], ByteTokenizer()).teacher_force_logprobs(rollouts).layout_noise >= 0
+    with pytest.warns(RuntimeWarning, match="padded rows instead of prefix trees"):
+        SequenceProcessor(models["llama"], ByteTokenizer()).teacher_force_logprobs(rollouts)
 
 
 def test_the_noise_of_layouts_is_reported_for_models_with_few_bits(models, monkeypatch):

@@ -56,6 +56,12 @@ class CausalModel:
         return self.inner.get_input_embeddings().weight.dtype
 
     @property
+    def computes_in(self) -> "torch.dtype":
+        """The type that matrix products are computed in: that of the weights, or the caller's autocast."""
+        kind = self.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.dtype
+
+    @property
     def known_tokens(self) -> int:
         """Number of ids that the model can read."""
         return int(self.inner.get_input_embeddings().weight.shape[0])

@@ -84,8 +84,8 @@ generate_flags = flags(
     click.option(
         "--logprobs",
         is_flag=True,
-        help="Write token ids, log-probs, sampling log-probs and entropies of every token, too. A model of this machine "
-        "reads each response once more for them.",
+        help="Write token ids, log-probs, sampling log-probs and entropies of every token, too. A model of this "
+        "machine reads each response once more for them.",
     ),
     click.option(
         "--report",

@@ -72,7 +72,7 @@ def why_not_in_rows(model: CausalModel) -> str | None:
         raise
     except Exception as error:  # a foreign model can fail in any way on a cache that is not its own
         return f"because {' '.join(str(error).split())[:200] or type(error).__name__}"
-    if difference > TOLERANCE.get(model.dtype, ROUNDED):
+    if difference > TOLERANCE.get(model.computes_in, ROUNDED):
         return f"because its logits differ by {difference:.2g}"
     return None
 

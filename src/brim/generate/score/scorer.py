@@ -33,12 +33,12 @@ else:
     torch = need("torch", extra="generate", user="brim.generate")
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
+ROUNDED = 1.0
+"""Largest difference of log-probabilities between two layouts that rounding can explain, in nats: by type, and for
+types with fewer bits."""
 CHECKED: tuple[LayoutName, LayoutName] = ("one", "tree")
 TELLING = 8
 """Tokens that a response has at least, if there is one, to be part of the check of a layout."""
-ROUNDED = 1.0
-"""Largest difference of log-probabilities between two layouts that rounding is taken for, in nats: by type, and for
-types with few bits."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Scorer:
             return
         noise = float((found[0] - found[1]).abs().max()) if len(found[0]) else 0.0
         self.layout_noise = max(noise, self.layout_noise or 0.0)
-        if noise > TOLERANCE.get(self._model.dtype, ROUNDED):
+        if noise > TOLERANCE.get(self._model.computes_in, ROUNDED):
             self._give_up(f"because their log-probabilities differ by {noise:.2g}")
             return
 

@@ -118,39 +118,46 @@ class _Select(Function):
         logprobs, entropies, log_totals = _forward(hidden, weight, bias, targets, head, law)
         ctx.save_for_backward(hidden, weight, bias, targets, entropies, log_totals)
         ctx.head, ctx.law = head, law
+        # The backward pass usually runs outside of the caller's autocast, and must compute the same logits.
+        kind = hidden.device.type
+        ctx.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind))
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *grads: "Tensor") -> Any:
-        hidden, weight, bias, targets, entropies, log_totals = ctx.saved_tensors
-        head, law = ctx.head, ctx.law
-        by_logprob, by_entropy = grads
-        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and ctx.needs_input_grad[2] else None
-        step = chunk_rows(weight.shape[0])
-        for begin in range(0, len(targets), step):
-            part = slice(begin, begin + step)
-            logits = head.logits(hidden[part], weight, bias)
-            slope = head.slope(logits)
-            log_p = _scaled(logits, law).sub_(log_totals[part, None])
-            p = log_p.exp()
-            # d = g_l * (1[t] - p) - g_H * p * (log p + H), without a product of 0 and -inf
-            g_l, g_h, h = (column[part, None] for column in (by_logprob, by_entropy, entropies))
-            d = log_p.clamp_(min=-1e30).add_(h).mul_(-g_h).sub_(g_l).mul_(p)
-            d.scatter_add_(1, targets[part, None], g_l)
-            d = d.mul_(slope / law.temperature).to(hidden.dtype)
-            if d_hidden is not None:
-                d_hidden[part] = d @ weight
-            if d_weight is not None:
-                d_weight.addmm_(d.t().float(), hidden[part].float())
-            if d_bias is not None:
-                d_bias += d.float().sum(dim=0)
-        return (
-            d_hidden,
-            None if d_weight is None else d_weight.to(weight.dtype),
-            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-        )
+        with ctx.autocast:
+            return (*_backward(ctx, *grads), None, None, None)
+
+
+def _backward(
+    ctx: Any, by_logprob: "Tensor", by_entropy: "Tensor"
+) -> "tuple[Tensor | None, Tensor | None, Tensor | None]":
+    """Return the gradients of the hidden states, of the weight and of the bias."""
+    hidden, weight, bias, targets, entropies, log_totals = ctx.saved_tensors
+    head, law = ctx.head, ctx.law
+    d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+    d_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+    d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and ctx.needs_input_grad[2] else None
+    step = chunk_rows(weight.shape[0])
+    for begin in range(0, len(targets), step):
+        part = slice(begin, begin + step)
+        logits = head.logits(hidden[part], weight, bias)
+        slope = head.slope(logits)
+        log_p = _scaled(logits, law).sub_(log_totals[part, None])
+        p = log_p.exp()
+        # d = g_l * (1[t] - p) - g_H * p * (log p + H), without a product of 0 and -inf
+        g_l, g_h, h = (column[part, None] for column in (by_logprob, by_entropy, entropies))
+        d = log_p.clamp_(min=-1e30).add_(h).mul_(-g_h).sub_(g_l).mul_(p)
+        d.scatter_add_(1, targets[part, None], g_l)
+        d = d.mul_(slope / law.temperature).to(hidden.dtype)
+        if d_hidden is not None:
+            d_hidden[part] = d @ weight
+        if d_weight is not None:
+            d_weight.addmm_(d.t().float(), hidden[part].float())
+        if d_bias is not None:
+            d_bias += d.float().sum(dim=0)
+    return (
+        d_hidden,
+        None if d_weight is None else d_weight.to(weight.dtype),
+        None if d_bias is None or bias is None else d_bias.to(bias.dtype),
+    )

@@ -168,8 +168,8 @@ class ModelServer:
 
     async def _close(self) -> None:
         assert self._listening is not None, "it listens"
-        # asyncio never closes a connection that it has accepted and not yet set up when the server is closed. So nothing
-        # more is accepted first, and what was accepted is set up, which takes two turns of the loop.
+        # asyncio never closes a connection that was accepted, but not set up, when the server is closed. So the server
+        # stops accepting first, and waits until what it accepted is set up, which takes two turns of the loop.
         loop = asyncio.get_running_loop()
         for listener in self._listening.sockets:
             loop.remove_reader(listener.fileno())
