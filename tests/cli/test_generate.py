@@ -169,6 +169,25 @@ def test_options_reach_the_generation(here, monkeypatch):
     assert reached.value.args == (GenerationConfig(do_sample=False, seed=0, max_new_tokens=6, stop=("\n",)),)
 
 
+def test_weights_are_in_float32_or_on_request_in_bfloat16(here, monkeypatch):
+    from brim.generate.processor import SequenceProcessor
+
+    types = []
+
+    def processor(model, tokenizer, config):
+        types.append(str(model.dtype))
+        return SequenceProcessor(model, tokenizer, config)
+
+    monkeypatch.setattr("brim.generate.processor.SequenceProcessor", processor)
+    assert brim(*SHORT, "--logprobs") == 0
+    exact = lines_of()
+    with pytest.raises(MismatchError, match=r"bf16 \(False -> True\)"):
+        brim(*SHORT, "--logprobs", "--bf16")
+    assert brim(*SHORT, "--logprobs", "--bf16", "--force") == 0
+    assert types == ["torch.float32", "torch.bfloat16"]
+    assert exact != lines_of()
+
+
 def test_progress_says_how_far_how_fast_and_how_full():
     tally = Tally(total=96, before=12, started=time.monotonic() - 10)
     tally.decoding = lambda: SimpleNamespace(tokens=15_000, live=32, fill=Fill(97, 100))

@@ -36,7 +36,7 @@ def generate(ctx: click.Context, **options: Any) -> None:
 
     Writes one line of JSON for each response, in the order of the prompts. Each response is stored as soon as it ends:
     a run that was killed generates only what is missing when it is started again, and ends with the same file. The
-    responses depend on the seed, and neither on batch sizes nor on the number of ranks.
+    responses depend on the seed, and neither on batch sizes nor on the number of ranks (in float32, the default).
 
     \b
     Examples:

@@ -20,11 +20,11 @@ GROUPS = {
     ),
     "Data sets": ("dataset", "split", "num_prompts", "replace"),
     "Sampling": ("top_p", "top_k", "min_p", "greedy", "stop", "stop_tokens", "chat", "tokenizer"),
-    "Speed and memory": ("gen_batch_size", "gen_token_budget", "memory_budget", "threads"),
+    "Speed and memory": ("gen_batch_size", "gen_token_budget", "memory_budget", "bf16", "threads"),
     "Model servers": ("protocol", "key_env", "limit", "timeout", "attempts"),
 }  # fmt: skip
 
-ONLY_HERE = ("gen_batch_size", "gen_token_budget", "memory_budget", "threads", "tokenizer")
+ONLY_HERE = ("gen_batch_size", "gen_token_budget", "memory_budget", "bf16", "threads", "tokenizer")
 """Options that have no effect with --server."""
 ONLY_SERVED = ("protocol", "key_env", "limit", "timeout", "attempts")
 """Options that have no effect without --server."""
@@ -162,6 +162,12 @@ generate_flags = flags(
         "--gen-token-budget", type=int, help="Upper limit of the tokens whose keys and values are kept in memory."
     ),
     click.option("--memory-budget", type=int, metavar="BYTES", help="Upper limit of the memory that a batch needs."),
+    click.option(
+        "--bf16",
+        is_flag=True,
+        help="Load the weights in bfloat16: half of the memory. It rounds so much that responses can depend on the "
+        "batch size, and on when a run was killed.",
+    ),
     click.option("--threads", type=int, help="Threads of torch.  [default: torch's own choice]"),
     access_flags,
     click.option("--limit", type=int, help="Requests at once to each server.  [default: found out by itself]"),

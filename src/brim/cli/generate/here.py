@@ -35,6 +35,7 @@ class LocalModel:
     config: Any
     """A `brim.train.config.CausalConfig` that names both."""
     tokenizer: Any
+    bf16: bool
     threads: int | None
 
     @property
@@ -44,6 +45,7 @@ class LocalModel:
             "model": os.path.normpath(self.config.model),
             "weights": weights_fingerprint(self.config.model),
             "tokenizer": self.tokenizer.fingerprint,
+            "bf16": self.bf16,
         }
 
 
@@ -60,7 +62,9 @@ def find_model(options: dict[str, Any]) -> LocalModel:
     check_counts(threads=options["threads"])
     check_model(options["model"])
     config = CausalConfig(**{name: options[name] for name in ("model", "tokenizer", "output")})
-    return LocalModel(config=config, tokenizer=find_tokenizer(config, None), threads=options["threads"])
+    return LocalModel(
+        config=config, tokenizer=find_tokenizer(config, None), bf16=options["bf16"], threads=options["threads"]
+    )
 
 
 def generate_here(asked: Asked, model: LocalModel) -> dict[str, Any] | None:
@@ -145,9 +149,12 @@ def _processor(asked: Asked, model: LocalModel, device: Any) -> Any:
     from brim.generate.processor import SequenceProcessor
     from brim.train.model import load_model
 
+    torch = need("torch", extra="train", user="brim generate")
     if model.threads is not None:
-        need("torch", extra="train", user="brim generate").set_num_threads(model.threads)
+        torch.set_num_threads(model.threads)
     loaded = load_model(model.config, model.tokenizer)
+    if model.bf16:
+        loaded = loaded.to(torch.bfloat16)
     return SequenceProcessor(loaded.to(device), model.tokenizer, asked.config)
 
 
