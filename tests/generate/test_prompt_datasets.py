@@ -351,8 +351,6 @@ def test_a_file_of_gsm8k_serves_only_the_split_in_its_name(tmp_path, monkeypatch
     [
         ({"problem": "x"}, ['"text"', "keys: problem"]),
         ({"text": 5}, ['"text" is an integer']),
-        ({"text": "No tags here."}, ["<think>"]),
-        ({"text": "Q <think> a </think> <answer> 4"}, ["<answer>"]),
         ({"text": "<think> a </think> <answer> 4 </answer>"}, ["question is empty"]),
         ({"text": "Q <think> a </think> <answer> </answer>"}, ["empty final answer"]),
         ({"question": "Q", "answer": "It is 4."}, ["####"]),
@@ -366,6 +364,22 @@ def test_a_gsm8k_row_of_neither_form_is_refused_with_its_line(tmp_path, monkeypa
     with pytest.raises(DataError) as error:
         build_dataset("gsm8k_r1_template")
     message(error, f"{path}:2: ", *parts)
+
+
+@pytest.mark.parametrize(
+    "text", ["No tags here.", "3 * 4 = 12\n<answer>\n12\n</answer>", "Q <think> a </think> <answer> 4"]
+)
+def test_gsm8k_rows_in_which_a_tag_is_missing_are_left_out_and_counted(tmp_path, monkeypatch, text):
+    path = write_rows(tmp_path / "train.jsonl", TAGGED_ROW, {"index": 18, "text": text}, TAGGED_ROW)
+    monkeypatch.setenv("BRIM_GSM8K", str(tmp_path))
+    with pytest.warns(
+        UserWarning, match=rf"^1 of 3 rows are left out, the first is {path}:2: .text. is not a question"
+    ):
+        assert [example.answer for example in build_dataset("gsm8k_r1_template")] == ["12", "12"]
+    write_rows(path, {"index": 18, "text": text})
+    with pytest.raises(DataError) as error:
+        build_dataset("gsm8k_r1_template")
+    message(error, f"{path}:1: ", "<think>")
 
 
 # Files

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from brim.cli.generate.curves import load_wandb
 from brim.cli.generate.flags import GROUPS, ONLY_DATASET, ONLY_HERE, ONLY_SAMPLED, ONLY_SERVED, generate_flags
-from brim.cli.generate.run import Asked, finished_before, show
+from brim.cli.generate.run import Asked, finished_before, show, warnings_told
 from brim.cli.llm.answering import check_files
 from brim.cli.output import check_output, marked
 from brim.cli.show import show_facts, show_json
@@ -64,7 +64,8 @@ def generate(ctx: click.Context, **options: Any) -> None:
         load_wandb()
     source = options["prompts"] or options["dataset"]
     output = check_files(source, options["output"], force=options["force"], suffixes=(".jsonl",))
-    facts = _generated(output, options)
+    with warnings_told():
+        facts = _generated(output, options)
     if facts is None:
         return
     if main and page is not None:

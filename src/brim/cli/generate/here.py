@@ -6,13 +6,10 @@ output after.
 """
 
 import os
-import warnings
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
@@ -72,7 +69,7 @@ def generate_here(asked: Asked, model: LocalModel) -> dict[str, Any] | None:
     from brim.train.process_group import join_ranks
 
     ids = read_prompts(asked.prompts.sent, model.tokenizer)
-    with join_ranks(resume="the same command resumes") as ranks, _warnings_told():
+    with join_ranks(resume="the same command resumes") as ranks:
         if ranks.is_main:
             return _on_main_rank(ranks, asked, model, ids)
         _on_other_rank(ranks, asked, model, ids)
@@ -156,15 +153,3 @@ def _processor(asked: Asked, model: LocalModel, device: Any) -> Any:
     if model.bf16:
         loaded = loaded.to(torch.bfloat16)
     return SequenceProcessor(loaded.to(device), model.tokenizer, asked.config)
-
-
-@contextmanager
-def _warnings_told() -> Generator[None, None, None]:
-    """Print warnings, such as about a model that is slow to generate with, as one line."""
-
-    def tell(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"note: {message}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = tell
-        yield

@@ -1,5 +1,6 @@
 """A run of `brim generate`, whichever backend generates: its journal, its output, its record and its figures."""
 
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -218,3 +219,15 @@ def _kept(journal: ResponseJournal, tally: Tally) -> str:
     kept = tally.totals.responses if tally.name else journal.answered
     of = tally.total if tally.name else journal.questions
     return f"{tally.name}{kept} of {of} responses are kept, and the same command resumes"
+
+
+@contextmanager
+def warnings_told() -> Generator[None, None, None]:
+    """Print warnings, such as about a model that is slow to generate with, as one line each."""
+
+    def tell(message: Warning | str, *_: Any, **__: Any) -> None:
+        click.echo(f"note: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        yield

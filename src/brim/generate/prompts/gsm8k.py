@@ -1,13 +1,15 @@
 """GSM8K (Cobbe et al. 2021) from local files, in the prompt that asks for reasoning and for the answer in tags.
 
 Two forms of rows are read: those of the Hugging Face data set (`question`, and `answer` ending in "#### 42"), and rows
-of {"index", "text"} whose text is the question, then <think>...</think>, then <answer>...</answer>. Nothing is
-downloaded: the environment variable BRIM_GSM8K names a directory or a file, and without it the files are expected in
-data/gsm8k/.
+of {"index", "text"} whose text is the question, then <think>...</think>, then <answer>...</answer>. Of the latter, rows
+in which a tag is missing are left out, with a warning that counts them: published files have some, and what stands
+before the first tag is then not the question. Nothing is downloaded: the environment variable BRIM_GSM8K names a
+directory or a file, and without it the files are expected in data/gsm8k/.
 """
 
 import os
 import re
+import warnings
 from pathlib import Path
 
 from brim.core.errors import DataError, OptionError
@@ -26,25 +28,38 @@ FILES = ("gsm8k_latex_{split}.jsonl", "{split}.jsonl", "{split}.parquet", "{spli
 CALCULATION = re.compile(r"<<[^<>]*>>")
 
 
+class IncompleteRowError(DataError):
+    """A tag is missing in a row."""
+
+
 def build(split: str = "train") -> list[Example]:
     """Return the problems of a split.
 
     Raises:
         OptionError: There is no such split, or its file is not found.
-        DataError: A row is of neither form.
+        DataError: A row is of neither form, or a tag is missing in every row.
     """
     check_split(NAME, split)
     examples: list[Example] = []
+    incomplete: list[str] = []
     for path in _files(split):
         for row, where in located_rows(path):
             try:
                 problem, reasoning, answer = _parts(row)
+            except IncompleteRowError as error:
+                incomplete.append(f"{where()}: {error}")
+                continue
             except DataError as error:
                 raise DataError(f"{where()}: {error}") from None
             question = think_prompt(problem)
             text = with_solution(question, reasoning, answer)
             meta = {"dataset": NAME, "split": split, "index": row.get("index", len(examples))}
             examples.append(Example(text, question, answer, meta, ANSWER_STOP))
+    if incomplete and not examples:
+        raise DataError(incomplete[0])
+    if incomplete:
+        rows = len(examples) + len(incomplete)
+        warnings.warn(f"{len(incomplete)} of {rows} rows are left out, the first is {incomplete[0]}", stacklevel=2)
     return examples
 
 
@@ -84,7 +99,7 @@ def _of_tagged(text: str) -> tuple[str, str, str]:
     _, _, rest = rest.partition(OPEN_ANSWER)
     answer, closed, _ = rest.partition(CLOSE_ANSWER)
     if not closed:
-        raise DataError('"text" is not a question, then <think>...</think>, then <answer>...</answer>')
+        raise IncompleteRowError('"text" is not a question, then <think>...</think>, then <answer>...</answer>')
     return _filled("text", problem, reasoning, answer)
 
 
