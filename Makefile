@@ -4,9 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Processes that run tests. Many tests wait for processes of their own, so a few more than there are cores are faster.
-WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 EDITABLE := -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
 REASONING := reasoning-gym bfi==1.0.4 cellpylib==2.4.0 magiccube==0.3.0 pycosat==0.6.6 pyfiglet==1.0.2 pytz tabulate==0.9.0 zss
 # Modules are compiled when they are first imported, and kept: tests start hundreds of interpreters.

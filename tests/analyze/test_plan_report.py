@@ -9,7 +9,6 @@ import io
 import json
 import re
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -235,14 +234,12 @@ def test_an_epoch_that_does_not_fit_is_merged_without_losing_a_token():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, FIXED], ids=["windows", "fixed shapes"])
-def test_a_million_samples_and_three_epochs_make_a_page_of_less_than_3_megabytes_in_seconds(options):
+def test_a_million_samples_and_three_epochs_make_a_page_of_less_than_3_megabytes(options):
     lengths = LengthCache(Ids.rows(1_000_000), lognormal(1_000_000))
     made = BatchPlan.build(lengths, BatchingConfig(token_budget=16_384, **options), num_epochs=3)
-    started = time.perf_counter()
     page = create_plan_report(made).html()
     assert len(data_of(page)["epochs"]) == 3
     assert len(page) < 3_000_000
-    assert time.perf_counter() - started < 60  # seconds on an idle machine; the bound is for a busy one
 
 
 def test_a_notebook_gets_a_frame_that_holds_a_light_page():

