@@ -17,6 +17,7 @@ from support import tiers
 from support.generated import HOSTILE, create_hostile, create_output, write_output
 from support.pages import Tags
 
+from brim.analyze.page.forms import length, number, share
 from brim.core.display import visible
 from brim.core.errors import DataError, OptionError
 from brim.generate.report import write_report
@@ -25,7 +26,6 @@ from brim.generate.report.figures import BINS, divisions, histogram, nice_step, 
 from brim.generate.report.lines import read_lines
 from brim.generate.report.page import render_report
 from brim.generate.report.page.cards import common_beginning
-from brim.generate.report.page.forms import length, number, share
 from brim.generate.report.page.words import remarks, verdict
 from brim.generate.report.positions import POINTS, create_gap, create_positions
 

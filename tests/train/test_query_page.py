@@ -17,11 +17,12 @@ from support import tiers
 from support.pages import Tags
 from support.query_runs import HOSTILE, KINDS, MUTATORS, OPTIONS, create_evaluation, create_run
 
+from brim.analyze.page.forms import duration, number
+from brim.analyze.page.parts import LONGEST, clipped_html
 from brim.core.display import visible
 from brim.train.query.page import render_training_page
 from brim.train.query.page.choices import MOST_KINDS, count_choices
-from brim.train.query.page.forms import duration, number
-from brim.train.query.page.pairs import LONGEST, MOST_PAIRS, change_of, clipped_html, leading_pairs
+from brim.train.query.page.pairs import MOST_PAIRS, change_of, leading_pairs
 from brim.train.query.page.stretch import POINTS, create_curves, ends, stretch_of, stretches
 from brim.train.query.page.words import remarks, verdict
 from brim.train.query.report import Evaluation, Example, Pair, UpdateReport

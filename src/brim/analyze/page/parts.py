@@ -1,11 +1,20 @@
-"""Parts of pages that are rendered by Python and need no JavaScript: text, facts, notes, provenance."""
+"""Parts of pages that are rendered by Python and need no JavaScript: text, facts, notes, options, provenance."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, cast
 
+from brim import __version__
 from brim.core.display import readable, visible
+
+KEPT = "\n\t"
+"""White space that is shown as it is in blocks of text."""
+PREVIEW = 500
+PREVIEW_LINES = 12
+LONGEST = 10_000
+"""Characters of a text that go into a page; the page says how many do not."""
+LONGEST_OPTION = 500
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,26 @@ def text_html(text: str, *, keep: str = "") -> str:
     escape sequences, except for those in `keep`.
     """
     return escape(visible(text, keep=keep))
+
+
+def clipped_html(text: str, *, preview: int = PREVIEW, lines: int = PREVIEW_LINES, longest: int = LONGEST) -> str:
+    """Return text as a block; of a long one the beginning, and all of it behind an expander."""
+    if not text.strip():
+        return f'<p class="none">{"empty" if not text else "only white space"}</p>'
+    short = "\n".join(text.split("\n", lines)[:lines])[:preview]
+    if len(short) == len(text):
+        return _block(text)
+    left = len(text) - longest
+    much = f"{longest:,} of {len(text):,}" if left > 0 else f"all {len(text):,}"
+    rest = f'<p class="hint">{left:,} more characters are left out of this page.</p>' if left > 0 else ""
+    return (
+        f'<div class="long"><div class="lead">{_block(short + "…")}</div>'
+        f"<details><summary>Show {much} characters</summary>{_block(text[:longest])}{rest}</details></div>"
+    )
+
+
+def _block(text: str) -> str:
+    return f'<div class="text" dir="auto">{text_html(text, keep=KEPT)}</div>'
 
 
 def facts_html(facts: Sequence[Fact]) -> str:
@@ -51,6 +80,33 @@ def provenance_html(sections: Mapping[str, Mapping[str, Any]]) -> str:
 def _value(value: Any) -> str:
     text = text_html("not given" if value is None else readable(value))
     return f"<code>{text}</code>" if isinstance(value, str) and len(value) > 20 and value.isalnum() else text
+
+
+def options_html(options: Mapping[str, Any]) -> str:
+    """Return the options of a run in sections: those of the run itself, and those of each mapping among them."""
+    sections: dict[str, dict[str, Any]] = {"Run": {"brim": __version__}}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            below = cast(Mapping[Any, Any], value)
+            sections[_spaced(name)] = {_spaced(key): _shown(one) for key, one in below.items()}
+        else:
+            sections["Run"][_spaced(name)] = _shown(value)
+    return provenance_html(sections)
+
+
+def _spaced(name: Any) -> str:
+    return str(name).replace("_", " ")
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        below = cast(Mapping[Any, Any], value)
+        return ", ".join(f"{_spaced(key)}: {readable(_shown(one))}" for key, one in below.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(readable(_shown(one)) for one in cast(Iterable[Any], value)) or "none"
+    if isinstance(value, str) and len(value) > LONGEST_OPTION:
+        return f"{value[:LONGEST_OPTION]}… ({len(value):,} characters)"
+    return value
 
 
 def brief(number: float) -> str:

@@ -11,15 +11,13 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.analyze.page.parts import text_html
+from brim.analyze.page.forms import counted, length, named, number
+from brim.analyze.page.parts import KEPT, text_html
 from brim.generate.report.collect import Card, Clipped, Excerpt, Generated
 from brim.generate.report.figures import FULL, mean_of
-from brim.generate.report.page.forms import counted, length, named, number
 from brim.generate.report.page.words import lengths_of, unit_of
 from brim.generate.rollouts import REASONS
 
-KEPT = "\n\t"
-"""White space that is shown as it is."""
 TITLE = 180
 """Characters of a prompt that stand in for it while it is folded."""
 LEAST_SHARED = 12
@@ -124,7 +122,7 @@ def _title(card: Card, before: int, after: int) -> str:
 
 def _asked(card: Card) -> str:
     """Return the prompt and the answer that was expected."""
-    name = f'<p class="label">Prompt <span class="id"><bdi>{escape(named(card.id)) or "(no id)"}</bdi></span></p>'
+    name = f'<p class="label">Prompt <span class="id"><bdi>{escape(named(card.id, "id"))}</bdi></span></p>'
     if not card.prompt:
         name += '<p class="none">no messages</p>'
     turns = "".join(

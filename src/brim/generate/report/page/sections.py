@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.analyze.page.forms import MISSING, length, number, share, table_html
 from brim.generate.report.collect import Generated
 from brim.generate.report.figures import Scores, mean_of, percentiles
 from brim.generate.report.page import words
 from brim.generate.report.page.cards import cards_html, rows_by_prompt, solving
-from brim.generate.report.page.forms import MISSING, length, number, share, table_html
 from brim.generate.report.positions import Gap, Positions
 from brim.generate.rollouts import REASONS
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from brim.analyze.page.forms import counted, large, length, number, share
 from brim.analyze.page.parts import Fact
 from brim.generate.report.collect import LONGEST, MOST_RESPONSES, Generated
 from brim.generate.report.figures import FULL, Scores, known, mean_of, percentiles
 from brim.generate.report.lines import Floats
-from brim.generate.report.page.forms import counted, large, length, number, share
 from brim.generate.report.positions import Gap, Positions
 from brim.generate.rollouts import REASONS
 

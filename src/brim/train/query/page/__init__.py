@@ -11,16 +11,16 @@ from typing import Any
 
 from brim import __version__
 from brim.analyze.page import page_file, render_document
-from brim.analyze.page.parts import facts_html, notes_html, provenance_html, text_html
-from brim.core.display import readable, visible
+from brim.analyze.page.forms import named
+from brim.analyze.page.parts import facts_html, notes_html, options_html, text_html
+from brim.analyze.page.points import short
+from brim.core.display import visible
 from brim.train.query.page import words
 from brim.train.query.page.choices import count_choices
-from brim.train.query.page.forms import named
 from brim.train.query.page.pairs import examples_html, filters_html, leading_pairs, pair_words, pairs_html
-from brim.train.query.page.stretch import Stretch, create_curves, ends, short, stretch_of, stretches
+from brim.train.query.page.stretch import Stretch, create_curves, ends, stretch_of, stretches
 from brim.train.query.report import Evaluation, UpdateReport
 
-LONGEST_OPTION = 500
 SCRIPTS = ("curves.js", "bars.js", "choices.js", "training.js")
 
 
@@ -57,7 +57,7 @@ def render_training_page(
         invalid=_invalid(run),
         pairs=_pairs(evaluation),
         examples=_examples(updates),
-        options=provenance_html(_sections(options)),
+        options=options_html(options),
     )
     data = {
         "updates": len(updates),
@@ -115,28 +115,3 @@ def _examples(updates: Sequence[UpdateReport]) -> str:
         if one.examples
     ]
     return "".join(parts) or '<p class="words">No steps were recorded.</p>'
-
-
-def _sections(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Divide options into those of the run and those of each mapping among them."""
-    sections: dict[str, dict[str, Any]] = {"Run": {"brim": __version__}}
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            sections[_spaced(name)] = {_spaced(key): _shown(one) for key, one in value.items()}
-        else:
-            sections["Run"][_spaced(name)] = _shown(value)
-    return sections
-
-
-def _spaced(name: Any) -> str:
-    return str(name).replace("_", " ")
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{_spaced(key)}: {readable(_shown(one))}" for key, one in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(readable(_shown(one)) for one in value) or "none"
-    if isinstance(value, str) and len(value) > LONGEST_OPTION:
-        return f"{value[:LONGEST_OPTION]}… ({len(value):,} characters)"
-    return value

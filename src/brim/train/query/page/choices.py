@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brim.train.query.page.forms import named
-from brim.train.query.page.stretch import Stretch, short
+from brim.analyze.page.forms import named
+from brim.analyze.page.points import short
+from brim.train.query.page.stretch import Stretch
 
 MOST_KINDS = 12
 MOST_MUTATORS = 12

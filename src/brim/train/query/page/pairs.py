@@ -8,21 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from brim.analyze.page.parts import text_html
-from brim.train.query.page.forms import named, number
+from brim.analyze.page.forms import named, number
+from brim.analyze.page.parts import clipped_html
 from brim.train.query.report import Evaluation, Example, Pair
 
 MOST_PAIRS = 200
 MOST_EXAMPLES = 12
 """Upper limit of the steps shown of an update."""
-PREVIEW = 500
-PREVIEW_LINES = 12
-LONGEST = 10_000
-"""Characters of a text that go into the page; the page says how many do not."""
 SAME = 1e-9
 """Rewards that differ by no more than this are the same."""
-KEPT = "\n\t"
-"""White space that is shown as it is."""
 CHANGES = ("better", "worse", "same", "unrated")
 ARROWS = {"better": "▲", "worse": "▼", "same": "=", "unrated": "?"}
 
@@ -153,24 +147,3 @@ def _answer(answer: str, reward: float | None) -> str:
 
 def _labelled(label: str, text: str) -> str:
     return f'<p class="label">{label}</p>{clipped_html(text)}'
-
-
-def clipped_html(text: str) -> str:
-    """Return text as a block; of a long one the beginning, and all of it behind an expander."""
-    if not text.strip():
-        return f'<p class="none">{"empty" if not text else "only white space"}</p>'
-    lines = text.split("\n", PREVIEW_LINES)
-    short = "\n".join(lines[:PREVIEW_LINES])[:PREVIEW]
-    if len(short) == len(text):
-        return _block(text)
-    left = len(text) - LONGEST
-    much = f"{LONGEST:,} of {len(text):,}" if left > 0 else f"all {len(text):,}"
-    rest = f'<p class="hint">{left:,} more characters are left out of this page.</p>' if left > 0 else ""
-    return (
-        f'<div class="long"><div class="lead">{_block(short + "…")}</div>'
-        f"<details><summary>Show {much} characters</summary>{_block(text[:LONGEST])}{rest}</details></div>"
-    )
-
-
-def _block(text: str) -> str:
-    return f'<div class="text" dir="auto">{text_html(text, keep=KEPT)}</div>'

@@ -4,13 +4,12 @@ Means are weighted by what they are means of: a reward by its valid steps, an ep
 that are not finite count as missing.
 """
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
+from brim.analyze.page.points import divide, mean, short
 from brim.train.query.report import UpdateReport
 
 POINTS = 500
@@ -106,18 +105,6 @@ def valid_steps(update: UpdateReport) -> int:
     return update.steps - sum(update.invalid.values())
 
 
-def mean(values: Iterable[tuple[float | None, float]]) -> float | None:
-    """Return the mean of (value, weight), without missing values; None if nothing is left."""
-    known = [(number, weight) for value, weight in values if (number := finite(value)) is not None and weight > 0]
-    weights = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / weights if weights else None
-
-
-def finite(value: float | None) -> float | None:
-    """Return a number, or None if it is missing or not finite."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 def ends(updates: Sequence[UpdateReport], parts: int) -> tuple[Stretch, Stretch]:
     """Return the first and the last of so many parts of a run, of at least one update each."""
     size = max(1, len(updates) // parts)
@@ -126,9 +113,7 @@ def ends(updates: Sequence[UpdateReport], parts: int) -> tuple[Stretch, Stretch]
 
 def stretches(updates: Sequence[UpdateReport], most: int = POINTS) -> list[Stretch]:
     """Divide a run into at most `most` stretches of nearly equal length."""
-    many = min(len(updates), most)
-    edges = [at * len(updates) // many for at in range(many + 1)] if many else []
-    return [stretch_of(updates[start:end]) for start, end in pairwise(edges)]
+    return [stretch_of(part) for part in divide(updates, most)]
 
 
 def create_curves(points: Sequence[Stretch]) -> dict[str, Any]:
@@ -150,9 +135,3 @@ def create_curves(points: Sequence[Stretch]) -> dict[str, Any]:
         **{name: [short(point.metrics.get(name)) for point in points] for name in metrics},
         **{name: [short(getattr(point, name) / len(point.updates)) for point in points] for name in times},
     }
-
-
-def short(value: float | None) -> float | None:
-    """Round to six significant digits; None if the value is missing or not finite."""
-    value = finite(value)
-    return None if value is None else float(f"{value:.6g}")

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from statistics import stdev
 
+from brim.analyze.page.forms import MISSING, counted, duration, named, number
 from brim.analyze.page.parts import Fact, brief
+from brim.analyze.page.points import finite
 from brim.train.query.page.choices import Choices
-from brim.train.query.page.forms import MISSING, counted, duration, named, number
 from brim.train.query.page.pairs import SAME, change_of
-from brim.train.query.page.stretch import Stretch, finite
+from brim.train.query.page.stretch import Stretch
 from brim.train.query.report import Evaluation
 
 NAMED_KINDS = 4

@@ -1,4 +1,4 @@
-"""Numbers, names and tables as the page writes them."""
+"""Numbers, names and tables as pages write them."""
 
 from collections.abc import Sequence
 from html import escape
@@ -35,6 +35,19 @@ def share(part: float, whole: float) -> str:
     return f"{value:.0%}" if value in (0, 1) else f"{value:.1%}"
 
 
+def duration(seconds: float) -> str:
+    """Format a duration: 0.8 s, 41 s, 12 min 30 s, 2 h 13 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
 def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
@@ -43,9 +56,11 @@ def large(count: float) -> str:
     return f"{count:,.0f}" if count < 1e6 else brief(count)
 
 
-def named(text: str) -> str:
-    """Return a name that data chose, with every character visible, and clipped if it is very long."""
-    return visible(text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…")
+def named(text: str, what: str = "name") -> str:
+    """Return a name that models or data chose, with every character visible, and clipped if it is very long."""
+    if len(text) > LONGEST_NAME:
+        text = text[: LONGEST_NAME - 1] + "…"
+    return visible(text) or f"(no {what})"
 
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
