@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from brim.core.errors import DataError, OptionError
 from brim.core.wait.virtual_time import run as run_virtually
-from brim.envs.query import judge as judge_module
 from brim.envs.query.attempt import Attempt, Question
 from brim.envs.query.compare import agree, close, final_part, last_number, matches, normal_form, numbers
 from brim.envs.query.failures import RewardFailed
-from brim.envs.query.judge import NO_REFERENCE, Judge, parse_score, rated_texts
+from brim.envs.query.judge import Judge
 from brim.envs.query.rewards import (
     REWARDS,
     Agreement,
@@ -30,9 +29,11 @@ from brim.envs.query.rewards import (
     rate,
     reward_name,
 )
+from brim.llm import rating
 from brim.llm.embed.hash import HashEmbedder
 from brim.llm.failures import BadReply, Failure, ServerLost, TimedOut
 from brim.llm.mutations import Mutation
+from brim.llm.rating import NO_REFERENCE, parse_score, rated_texts
 
 any_text = st.text(max_size=30) | st.text(st.sampled_from(list("aA the*_\"'.,!?()- \n5ﬁＡİß")), max_size=20)
 plain = st.text(st.characters(codec="ascii"), max_size=20)
@@ -401,7 +402,7 @@ def test_a_text_that_closes_its_mark_stays_inside(start):
 
 
 def test_a_word_that_occurs_in_a_text_is_not_taken(monkeypatch):
-    monkeypatch.setattr(judge_module, "canonical_json", lambda parts: str(parts[0]).encode())
+    monkeypatch.setattr(rating, "canonical_json", lambda parts: str(parts[0]).encode())
     (first,) = set(re.findall("<<<([0-9a-f]{16})\n", Judge().prompt("q", "a", None)))
     (second,) = set(re.findall("<<<([0-9a-f]{16})\n", Judge().prompt("q", f"a {first}", None)))
     assert second != first

@@ -12,6 +12,7 @@
     ready          results as they are ready; pending: one that is waited for later
     batch_calls    batch_encode_queries, batch_mutate_queries, batch_query_target_model
     mutations/     the prompts by which a query is rewritten
+    rating         prompts that ask a model to rate an answer, and the score in its reply
     measure        throughput and latency by requests at once
     checkup        whether a server is there, how fast it is, and what to change
     answers/       the files of `brim llm map` and `brim llm embed`, which resume after a kill

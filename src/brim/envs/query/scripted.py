@@ -23,11 +23,11 @@ from brim.core.options import check_counts
 from brim.core.rng import below, raw_bits
 from brim.envs.query.attempt import Question
 from brim.envs.query.compare import last_number
-from brim.envs.query.judge import rated_texts
 from brim.llm.call import Answer, Call
 from brim.llm.embed.hash import HashEmbedder
 from brim.llm.failures import ModelMissing
 from brim.llm.mutations import FIELD, MUTATIONS, OTHER, load_mutation
+from brim.llm.rating import rated_texts
 from brim.llm.testing.behaviour import Behaviour, Latency
 from brim.llm.testing.replies import Replies, asked
 
