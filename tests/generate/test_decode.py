@@ -132,9 +132,9 @@ def test_running_out_of_memory_at_random_moments_changes_nothing(models, prompts
     processor = make(model, gen_batch_size=64)
     list(processor.stream(["a"], 1))  # checks the model
     layer = model.model.layers[1].mlp
-    monkeypatch.setattr(layer, "forward", failing(layer.forward, 0.1, len))
-    monkeypatch.setattr(RowCache, "_grow", failing(RowCache._grow, 0.2, lambda cache, rows, columns: rows))
-    monkeypatch.setattr("brim.generate.decode.sampler.draw", failing(draw, 0.05, lambda logits, *_: len(logits)))
+    monkeypatch.setattr(layer, "forward", failing(layer.forward, 0.2, len))
+    monkeypatch.setattr(RowCache, "_grow", failing(RowCache._grow, 0.5, lambda cache, rows, columns: rows))
+    monkeypatch.setattr("brim.generate.decode.sampler.draw", failing(draw, 0.15, lambda logits, *_: len(logits)))
     seen = []
     found = Rollouts.collect(
         [np.array(prompt, np.int32) for prompt in prompts],

@@ -106,6 +106,12 @@ def test_every_layout_equals_one_sequence_at_a_time_and_so_do_its_gradients(mode
     assert relative(gradients(model), wanted) < 1e-5
 
 
+def test_a_long_tree_is_attended_to_branch_by_branch_with_the_same_scores(models, monkeypatch):
+    monkeypatch.setattr("brim.generate.attention.DENSE", 0)
+    for kind in KINDS:
+        test_every_layout_equals_one_sequence_at_a_time_and_so_do_its_gradients(models, kind, "tree")
+
+
 @pytest.mark.parametrize("law", [Law(temperature=0.6), Law(temperature=1.3, top_k=40, min_p=0.001)], ids=str)
 def test_another_law_is_scored_with_its_gradients(models, law):
     """The responses are greedy ones, so that the law keeps all of their tokens."""

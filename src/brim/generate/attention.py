@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from brim.batch.attention import CHANGES
 from brim.core.errors import BrimError
 from brim.core.extras import need
+from brim.generate.score.plan import DENSE
 
 if TYPE_CHECKING:
     import torch
@@ -140,6 +143,7 @@ class Tree:
 
     def __init__(self, spans: Sequence[Span], device: Any) -> None:
         self.longest = max(span.prompt + max(span.responses, default=0) for span in spans)
+        self._dense = _Dense(spans, device) if all(span.tokens <= DENSE for span in spans) else None
         self._spans = spans
         self._sizes = [size for span in spans for size in (span.prompt, *span.responses)]
         widest = max((max(span.responses, default=0) for span in spans), default=0)
@@ -147,6 +151,8 @@ class Tree:
         self._below = at[:, None] >= at[None, :]
 
     def attend(self, query: "Tensor", key: "Tensor", value: "Tensor", scaling: float | None) -> "Tensor":
+        if self._dense is not None:
+            return self._dense.attend(query, key, value, scaling)
         # Split, not sliced: the gradient of a split is one concatenation, that of each slice a tensor of the whole row.
         queries, keys, values = (list(states.split(self._sizes, dim=2)) for states in (query, key, value))
         attended: list[Tensor] = []
@@ -167,6 +173,39 @@ class Tree:
     def _mask(self, prompt: int, size: int) -> "Tensor":
         """Return which of prompt + size keys each of `size` queries sees, [size, prompt + size]."""
         return torch.nn.functional.pad(self._below[:size, :size], (prompt, 0), value=True)
+
+
+class _Dense:
+    """Short trees, each in a row of its own with a mask: many of them need one call of the attention kernel."""
+
+    def __init__(self, spans: Sequence[Span], device: Any) -> None:
+        tokens = np.array([span.tokens for span in spans], np.int64)
+        self._rows, self._width = len(spans), int(tokens.max())
+        columns = np.arange(self._width)
+        there = columns[None, :] < tokens[:, None]
+        begins = np.cumsum(tokens) - tokens
+        # What stands behind the end of a tree is any token; only it sees it.
+        self._from = torch.from_numpy(np.where(there, begins[:, None] + columns, 0).reshape(-1)).to(device)
+        self._to = torch.from_numpy(np.flatnonzero(there)).to(device)
+        branch = np.zeros((self._rows, self._width), np.int32)  # 0 for the prompt, then the number of the response
+        for row, span in enumerate(spans):
+            sizes = (span.prompt, *span.responses)
+            branch[row, : span.tokens] = np.repeat(np.arange(len(sizes)), sizes)
+        own = branch[:, :, None] == branch[:, None, :]
+        seen = (own | (branch[:, None, :] == 0)) & there[:, None, :] & (columns[:, None] >= columns[None, :])
+        seen |= np.eye(self._width, dtype=np.bool_)
+        self._mask = torch.from_numpy(seen[:, None]).to(device)
+
+    def attend(self, query: "Tensor", key: "Tensor", value: "Tensor", scaling: float | None) -> "Tensor":
+        queries, keys, values = (self._spread(states) for states in (query, key, value))
+        attended = _sdpa(queries, keys, values, scaling, attn_mask=self._mask)  # [rows, heads, width, size]
+        flat = attended.transpose(0, 1).reshape(1, query.shape[1], self._rows * self._width, value.shape[-1])
+        return flat.index_select(2, self._to)
+
+    def _spread(self, states: "Tensor") -> "Tensor":
+        """Return [rows, heads, width, size] from one flat row."""
+        picked = states[0].index_select(1, self._from)
+        return picked.view(states.shape[1], self._rows, self._width, states.shape[3]).transpose(0, 1)
 
 
 class Rows:

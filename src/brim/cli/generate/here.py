@@ -30,7 +30,7 @@ class LocalModel:
     """A model that was found, and its tokenizer. Its weights are not loaded yet."""
 
     config: Any
-    """A `brim.train.config.CausalConfig` that names both."""
+    """A `brim.train.config.ModelConfig` that names both."""
     tokenizer: Any
     bf16: bool
     threads: int | None
@@ -53,12 +53,12 @@ def find_model(options: dict[str, Any]) -> LocalModel:
         OptionError: There is no such model or tokenizer on this machine, or an option cannot work.
         MissingExtraError: torch or transformers is not installed.
     """
-    from brim.train.config import CausalConfig
+    from brim.train.config import ModelConfig
     from brim.train.model import check_model, find_tokenizer
 
     check_counts(threads=options["threads"])
     check_model(options["model"])
-    config = CausalConfig(**{name: options[name] for name in ("model", "tokenizer", "output")})
+    config = ModelConfig(**{name: options[name] for name in ("model", "tokenizer", "output")})
     return LocalModel(
         config=config, tokenizer=find_tokenizer(config, None), bf16=options["bf16"], threads=options["threads"]
     )

@@ -54,11 +54,12 @@ class RowCache(_Cache):
 
     is_compileable = False
 
-    def __init__(self, most_rows: int) -> None:
-        """`most_rows` is the number of rows that there will be at once, at most."""
+    def __init__(self, most_rows: int, most_columns: int) -> None:
+        """There will be so many rows at once, and so many tokens in a row, at most."""
         self.layers: list[Any] = []
         self.lengths: list[int] = []
         self._most_rows = most_rows
+        self._most_columns = most_columns
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._rows = 0
@@ -105,7 +106,7 @@ class RowCache(_Cache):
         new = [length + 1 for length in self.lengths]
         self._width = max(new)
         if self._width > self._columns:
-            self._grow(self._rows, _grown(self._width))
+            self._grow(self._rows, self._grown(self._width))
         device = self._keys[0].device
         self._places = (torch.arange(self.count, device=device), torch.tensor(self.lengths, device=device))
         return new
@@ -130,9 +131,9 @@ class RowCache(_Cache):
             self._keys = [keys.new_empty((0, keys.shape[0], 0, keys.shape[2])) for keys, _ in states]
             self._values = [values.new_empty((0, values.shape[0], 0, values.shape[2])) for _, values in states]
         if rows > self._rows or columns > self._columns:
-            columns = self._columns if columns <= self._columns else _grown(columns)
+            columns = self._columns if columns <= self._columns else self._grown(columns)
             if rows > self._rows:
-                rows = min(self._most_rows, max(rows, 2 * self._rows))
+                rows = self._most_rows
             self._grow(max(rows, self._rows), columns)
 
     def _grow(self, rows: int, columns: int) -> None:
@@ -147,6 +148,5 @@ class RowCache(_Cache):
                     stored[layer] = new
         self._rows, self._columns = rows, columns
 
-
-def _grown(columns: int) -> int:
-    return round_up(columns + columns // 8, COLUMNS)
+    def _grown(self, columns: int) -> int:
+        return max(columns, min(round_up(columns + columns // 8, COLUMNS), self._most_columns))

@@ -71,7 +71,6 @@ class _Read(NamedTuple):
     """A sequence that was read, and is kept until all its rows have a place."""
 
     states: list[KeyValues]
-    logits: "Tensor"
     job: Job
     """Its `rows` are those that wait to continue it."""
 
@@ -102,13 +101,16 @@ class _Run:
         self._limits = limits
         self._stats = stats
         self._choose = choose
-        self._cache = RowCache(limits.rows)
+        self._cache = self._new_cache([row for job in jobs for row in job.rows])
         self._live: list[Row] = []
         self._read: deque[_Read] = deque()
         self._waiting: deque[list[Job]] = deque(self._planned(jobs))
         self._reading: list[Job] = []
         """The sequences of the forward pass that is under way, if it reads prompts."""
         self._ended: list[Row] = []
+
+    def _new_cache(self, rows: list[Row]) -> RowCache:
+        return RowCache(min(self._limits.rows, len(rows)), max((row.longest for row in rows), default=1))
 
     def rows(self) -> Iterator[Row]:
         failed: BrimError | None = None
@@ -158,9 +160,11 @@ class _Run:
             if not self._read:
                 if not self._waiting or len(self._live) > REFILL * self._limits.rows:
                     return
-                self._reading = self._waiting[0]
+                groups = self._groups_to_read()
+                self._reading = [job for group in groups for job in group]
                 self._read.extend(self._read_prompts(self._reading))
-                self._waiting.popleft()
+                for _ in groups:
+                    self._waiting.popleft()
                 self._reading = []
             free = self._room(self._read[0])
             if free == 0:
@@ -168,6 +172,23 @@ class _Run:
             self._place(self._read[0], free)
             if not self._read[0].job.rows:
                 self._read.popleft()
+
+    def _groups_to_read(self) -> list[list[Job]]:
+        """Return the next groups that are read in one forward pass: as many as the free rows and the limit allow."""
+        chosen = [self._waiting[0]]
+        free = self._limits.rows - len(self._live)
+        rows = tokens = count = longest = 0
+        for group in self._waiting:
+            rows += sum(len(job.rows) for job in group)
+            tokens += sum(len(job.ids) for job in group)
+            count += len(group)
+            longest = max(longest, *(len(job.ids) for job in group))
+            # Padding must not cost more than the forward passes that are saved.
+            if rows > free or count * longest > min(self._limits.read_tokens, 1.25 * tokens + 64):
+                break
+            if group is not chosen[0]:
+                chosen.append(group)
+        return chosen
 
     def _room(self, read: _Read) -> int:
         """Return how many rows of a sequence can be continued now."""
@@ -208,17 +229,20 @@ class _Run:
         if len(cache.states) < self._model.config.num_hidden_layers:
             raise UnsupportedAttention("not all of its layers keep keys and values")
         self._stats.read_tokens += sum(lengths)
+        waiting = [[row for row in job.rows if row.waits] for job in jobs]
+        counts = [len(rows) for rows in waiting]
+        if any(counts):
+            # One choice for all of them. A row keeps its token until there is a place for it.
+            which = torch.tensor(counts, device=device)
+            self._chosen([row for rows in waiting for row in rows], logits.float().repeat_interleave(which, dim=0))
         return [
-            _Read(cache.row(row, length), logits[row].float(), Job(job.ids, list(job.rows)))
+            _Read(cache.row(row, length), Job(job.ids, list(job.rows)))
             for row, (job, length) in enumerate(zip(jobs, lengths, strict=True))
         ]
 
     def _place(self, read: _Read, count: int) -> None:
-        """Choose the next token of `count` rows, and add those that go on to the cache."""
+        """Add `count` rows to the cache, without those that ended at their first token."""
         rows = read.job.rows[:count]
-        waiting = [row for row in rows if row.waits]
-        if waiting:
-            self._chosen(waiting, read.logits.expand(len(waiting), -1).clone())
         going = [row for row in rows if row.ended is None]
         if going:
             self._cache.add(read.states, len(read.job.ids), len(going))
@@ -293,7 +317,7 @@ class _Run:
         again += [read.job for read in self._read]
         self._live = []
         self._read.clear()
-        self._cache = RowCache(limits.rows)
+        self._cache = self._new_cache([row for job in [*again, *waiting] for row in job.rows])
         self._waiting = deque(self._planned([*again, *waiting]))
         return None
 

@@ -20,6 +20,9 @@ from brim.plan.packing import pack
 LayoutName = Literal["tree", "bucket", "one"]
 CALL = 4
 """Tokens whose computation takes as long as one more call of the attention kernel; it decides between layouts."""
+DENSE = 256
+"""Tokens up to which a tree is attended to with a mask, so that all trees of a part need one call of the kernel. A
+longer one needs a call for its prompt and one for each response, which compute nothing that is masked."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Branches:
     prompt: int
     responses: tuple[int, ...]
     """Numbers of the responses in the record."""
+    tokens: int
+    """Tokens of the prompt and of all responses together."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,14 @@ def plan_parts(
 def cost(parts: Sequence[Part]) -> int:
     """Return the cost of a plan in tokens: all slots, and the calls of the attention kernel that trees need."""
     slots = sum(part.fill.slots for part in parts)
-    return slots + CALL * sum(len(tree.responses) + 1 for part in parts if part.layout == "tree" for tree in part.trees)
+    return slots + CALL * sum(_calls(part) for part in parts if part.layout == "tree")
+
+
+def _calls(part: Part) -> int:
+    """Return the calls of the attention kernel that a part of trees needs."""
+    if all(tree.tokens <= DENSE for tree in part.trees):
+        return 1
+    return sum(len(tree.responses) + 1 for tree in part.trees)
 
 
 def _plan_trees(lengths: Lengths, responses: NDArray[np.int64], max_responses: int, budget: int) -> list[Part]:
@@ -107,8 +119,8 @@ def _plan_trees(lengths: Lengths, responses: NDArray[np.int64], max_responses: i
         root = int(lengths.prompts[prompt])
         behind = lengths.behind(group)
         for branches in _packed(behind, max(budget - root, 1), max_responses):
-            trees.append(Branches(prompt, tuple(group[branches].tolist())))
             sizes.append(root + int(behind[branches].sum()))
+            trees.append(Branches(prompt, tuple(group[branches].tolist()), sizes[-1]))
     most = max(1, max_responses // max(len(tree.responses) for tree in trees))
     parts: list[Part] = []
     for row in _packed(np.array(sizes), budget, most):
@@ -140,19 +152,20 @@ def _plan_buckets(lengths: Lengths, responses: NDArray[np.int64], max_responses:
         rows = groups.order[begin:end]
         widths = width[rows]
         fill = Fill(int(widths.sum()), int(widths.max()) * len(rows))
-        parts.append(Part("bucket", tuple(_single(lengths, int(responses[row])) for row in rows), fill))
+        single = (_single(lengths, int(responses[row]), int(width[row])) for row in rows)
+        parts.append(Part("bucket", tuple(single), fill))
     return parts
 
 
 def _plan_one(lengths: Lengths, responses: NDArray[np.int64], max_responses: int, budget: int) -> list[Part]:
     return [
-        Part("one", (_single(lengths, response),), Fill(size, size))
+        Part("one", (_single(lengths, response, size),), Fill(size, size))
         for response, size in zip(responses.tolist(), lengths.alone(responses).tolist(), strict=True)
     ]
 
 
-def _single(lengths: Lengths, response: int) -> Branches:
-    return Branches(lengths.prompt_of(response), (response,))
+def _single(lengths: Lengths, response: int, tokens: int) -> Branches:
+    return Branches(lengths.prompt_of(response), (response,), tokens)
 
 
 _PLANS = {"tree": _plan_trees, "bucket": _plan_buckets, "one": _plan_one}

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from brim.generate.attention import UnsupportedAttention
 from brim.generate.config import Law
 from brim.generate.memory import OutOfMemory, watching_memory
 from brim.generate.model import CausalModel
-from brim.generate.rollouts import Rollouts
+from brim.generate.rollouts import Response, Rollouts
 from brim.generate.score.forward import Forward, inputs_of
 from brim.generate.score.plan import LayoutName, Lengths, Part, plan_parts
 
@@ -69,6 +69,14 @@ class ScoreLimits:
 
     responses: int
     tokens: int
+
+
+class Planned(NamedTuple):
+    """Forward passes that score some responses, and how the model attends in them."""
+
+    parts: list[Part]
+    own: bool
+    """Whether the model attends as it is set up to, instead of as the layout says."""
 
 
 class Scorer:
@@ -147,6 +155,65 @@ class Scorer:
             self.fill += part.fill
             yield scored
 
+    @property
+    def device(self) -> "torch.device":
+        """The device that scores are computed on."""
+        return self._model.device
+
+    def prepare(self) -> None:
+        """Find out which layouts the model supports, with tokens of no meaning.
+
+        Without this it is found out when responses are first scored; ranks that compute in step must all do it at once.
+        """
+        if self._checked:
+            return
+        size = min(self._model.known_tokens, self._model.vocabulary)
+        prompt, *responses = (np.arange(TELLING, dtype=np.int32) * (3 + number) % size for number in range(3))
+        drawn = [
+            Response(prompt=0, sample=number, text="", finish_reason="length", token_ids=ids)
+            for number, ids in enumerate(responses)
+        ]
+        rollouts = Rollouts.collect([prompt], drawn, G=2, seed=0)
+        self._check(rollouts, Lengths(rollouts.prompt_lengths, rollouts.response_lengths, rollouts.G))
+
+    def plan(self, rollouts: Rollouts, responses: NDArray[np.int64], limits: ScoreLimits) -> Planned:
+        """Plan forward passes that score these responses, whose numbers rise, each once.
+
+        Raises:
+            LengthError: A response does not fit into the budget.
+        """
+        lengths = Lengths(rollouts.prompt_lengths, rollouts.response_lengths, rollouts.G)
+        layouts, own = self._layouts(rollouts, lengths, None)
+        parts = plan_parts(lengths, responses, layouts=layouts, max_responses=limits.responses, budget=limits.tokens)
+        return Planned(parts, own)
+
+    def score_part(
+        self,
+        part: Part,
+        rollouts: Rollouts,
+        law: Law,
+        *,
+        grad: bool,
+        own: bool,
+        kept: NDArray[np.bool_] | None = None,
+        adapter: bool = True,
+    ) -> Scored:
+        """Score one part of a plan.
+
+        Args:
+            kept: One entry for each token of `rollouts.response_ids`; the tokens with False are read and not scored.
+
+        Raises:
+            BrimError: The part runs out of memory, or its logits are not finite.
+        """
+        try:
+            with self._model.evaluating(), self._model.adapters(adapter), watching_memory():
+                return self._score(part, rollouts, law, grad=grad, prompts=False, own=own, kept=kept)
+        except OutOfMemory as error:
+            raise BrimError(
+                f"a microbatch of {part.fill.slots} tokens runs out of memory; lower the token budget ({error})"
+            ) from None
+
     def _score(
         self,
         part: Part,
@@ -158,9 +225,16 @@ class Scorer:
         sampling: Law | None = None,
         diagnostics: tuple[int, ...] | None = None,
         own: bool,
+        kept: NDArray[np.bool_] | None = None,
     ) -> Scored:
         """Score a part. `own` lets the model attend as it is set up to, instead of as the layout says."""
         inputs = inputs_of(part, rollouts, self._model.device)
+        lengths = tuple(len(rollouts.response(number)) for number in part.responses)
+        if kept is not None:
+            columns = [kept[rollouts.response_offsets[n] : rollouts.response_offsets[n + 1]] for n in part.responses]
+            wanted = torch.from_numpy(np.concatenate(columns)).to(self._model.device)
+            inputs = inputs._replace(places=inputs.places[wanted], targets=inputs.targets[wanted])
+            lengths = tuple(int(column.sum()) for column in columns)
         selected, before, drawn = self._forward.score(
             inputs, law, grad=grad, own_attention=own, prompts=prompts, sampling=sampling
         )
@@ -170,7 +244,7 @@ class Scorer:
             further = self._forward.diagnosed(inputs, diagnostics, own_attention=own)
         scored = Scored(
             responses=numbers,
-            lengths=tuple(len(rollouts.response(number)) for number in numbers),
+            lengths=lengths,
             logprobs=selected.logprobs,
             entropies=selected.entropies,
             prompt_logprobs={} if before is None else _by_prompt(part, rollouts, before),
