@@ -8,6 +8,7 @@
     score/         teacher forcing: layouts, exact log-probabilities and entropies, with and without gradients
     stops          what ends a response
     prompts/       data sets of prompts with answers that can be checked
+    rewards/       functions that say how good a response is, called with time limits and typed failures
     server         the same responses from a model server
 
 Lengths are stored with the tokens and never inferred from token values.

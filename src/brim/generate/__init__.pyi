@@ -1,3 +1,4 @@
+from brim.generate import rewards as rewards
 from brim.generate.config import GenerationConfig as GenerationConfig
 from brim.generate.config import Law as Law
 from brim.generate.processor import SequenceProcessor as SequenceProcessor
