@@ -1,6 +1,8 @@
 """Runs that train a causal language model: where the model comes from, how it is wrapped, and what its checkpoints
 hold.
 
+A run whose batches follow plans starts from `brim.train.planned.PlannedRun`.
+
     model/                  as transformers saves it: config, weights, tokenizer (with LoRA: the adapter)
     optimizer.safetensors   the moments of every weight, by name, and the state of torch's generator
     state.json              position, step, options, fingerprints, and a checksum of every file
@@ -13,11 +15,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from brim.batch.torch import PlanBatchSampler, PlanLoader, TokenDataset
-from brim.core.errors import BrimError, MismatchError, OptionError
-from brim.data.token_store import TokenStore
+from brim.core.errors import MismatchError, OptionError
 from brim.data.tokenizer.base import Tokenizer
 from brim.data.tokenizer.given import as_tokenizer
 from brim.plan.plan import BatchPlan
@@ -25,10 +25,8 @@ from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
 from brim.train.callbacks import Callback
 from brim.train.checkpoint import Saved
-from brim.train.config import CausalConfig
-from brim.train.failed_step import SCRIPT, save_repro
+from brim.train.config import ModelConfig
 from brim.train.given import Given
-from brim.train.loss import SftLoss, choose_attention
 from brim.train.model import (
     base_fingerprint,
     check_model,
@@ -38,15 +36,15 @@ from brim.train.model import (
     save_model,
     take_model,
 )
+from brim.train.objective import Objective
 from brim.train.optimizer import OPTIMIZER, load_moments, moments, restore_moments, save_moments, whole
 from brim.train.ranks import Ranks
-from brim.train.run import NAMED, Run
-from brim.train.step import NotFiniteError
+from brim.train.run import Run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Config = TypeVar("Config", bound=CausalConfig)
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 class CausalRun(Run[Config]):
@@ -96,7 +94,7 @@ class CausalRun(Run[Config]):
             )
         return next(iter(saved.sections.values()), {})
 
-    def find_source(self, saved: Saved | None) -> CausalConfig:
+    def find_source(self, saved: Saved | None) -> ModelConfig:
         """Return where model and tokenizer come from: as given, or the checkpoint if the model is no longer there."""
         if self.given.model is not None:
             return self.config
@@ -108,14 +106,14 @@ class CausalRun(Run[Config]):
             return replace(self.config, model=str(saved.path / files.MODEL))
         return self.config
 
-    def find_tokenizer(self, source: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
+    def find_tokenizer(self, source: ModelConfig, plan: BatchPlan | None) -> Tokenizer:
         if self.given.tokenizer is not None:
             return as_tokenizer(self.given.tokenizer)
         if self.given.model is not None and self.config.tokenizer is None:
             raise OptionError("a model that is given as an object comes without its tokenizer: give tokenizer=... too")
         return find_tokenizer(source, plan)
 
-    def load(self, source: CausalConfig, saved: Saved | None) -> None:
+    def load(self, source: ModelConfig, saved: Saved | None) -> None:
         """Load the model. Its weights are those of `source`, or of the checkpoint."""
         lora = bool(self.config.lora_rank)
         if saved is not None and not lora:
@@ -132,21 +130,12 @@ class CausalRun(Run[Config]):
                 raise MismatchError(f"{saved.path} has adapters for another model than {self.config.model} is now")
             load_adapter(self.model, saved.path)
 
-    def wrap(self, saved: Saved | None, *, packed: bool, longest: int) -> None:
-        """Make the module that takes steps and its optimizer, in the state of the checkpoint."""
-        self.model.to(self.ranks.device)
-        segments = choose_attention(self.model, self.config.attention, packed=packed, longest=longest)
-        self.attach(SftLoss(self.model, segments))
+    def attach_restored(self, objective: Objective, saved: Saved | None) -> None:
+        """Wrap the objective for the ranks and make its optimizer, in the state of the checkpoint."""
+        self.attach(objective)
         if saved is not None:
             restore_moments(self.stepper.optimizer, self.stepper.weights, load_moments(saved.path / OPTIMIZER))
             self.resumed_at(saved.step, saved.tokens)
-
-    def make_loader(self, plan: BatchPlan, store: TokenStore) -> PlanLoader:
-        """Make the loader of this rank. The caller has checked that the plan and the tokens belong together."""
-        sampler = PlanBatchSampler(plan, rank=self.ranks.rank, world_size=self.ranks.world_size)
-        dataset = TokenDataset(store, pad_id=self.tokenizer.pad_id, flat=plan.config.packing is not None)
-        pin_memory = self.ranks.device.type == "cuda"
-        return PlanLoader(dataset, sampler, num_workers=self.config.num_workers, pin_memory=pin_memory)
 
     def facts(self) -> dict[str, Any]:
         more = {} if self.section is None else {self.section: self.section_state()}
@@ -165,7 +154,7 @@ class CausalRun(Run[Config]):
 
     def checkpoint_files(self) -> Callable[[Path], None]:
         # Where weights are sharded, every rank takes part in putting them together.
-        weights = self._whole_weights()
+        weights = self.whole_weights()
         optimizer = moments(self.stepper.optimizer, self.stepper.weights)
 
         def write(directory: Path) -> None:
@@ -174,24 +163,6 @@ class CausalRun(Run[Config]):
             self.write_more(directory)
 
         return write
-
-    def not_finite(self, error: NotFiniteError) -> NoReturn:
-        """Keep the weights and batches of a step that was not taken, and say how to look at them."""
-        step, weights = self.step + 1, self._whole_weights()
-        what = f"the {error.what} of step {step} is not finite"
-        if not error.batches:
-            raise BrimError(f"{what}, on another rank; its error names the samples") from None
-        directory = self.output / f"not-finite-{step:08d}-rank{self.ranks.rank}"
-        save_repro(directory, self.config, self.model, weights, self.tokenizer, list(error.batches))
-        ids = [repr(id) for batch in error.batches for id in batch.ids]
-        named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
-        numbers = ", ".join(str(batch.index) for batch in error.batches)
-        found = files.checkpoints(self.output)
-        raise BrimError(
-            f"{what}: microbatch {numbers} of epoch {error.batches[0].epoch}, samples {named}. The step was not "
-            f"taken; run `python {directory / SCRIPT}` to see it again. The last checkpoint is "
-            f"{found[-1] if found else 'none yet'}"
-        ) from None
 
     def finish(self, *, stopped: bool) -> Path:
         """Put the trained model at the top of the output, and return where it is.
@@ -212,6 +183,7 @@ class CausalRun(Run[Config]):
             for path in files.set_aside_later(self.output, self.step):
                 say(f"renamed a newer checkpoint to {path} (resuming from an earlier step)")
 
-    def _whole_weights(self) -> "dict[str, Tensor]":
+    def whole_weights(self) -> "dict[str, Tensor]":
+        """Return the weights by name. Where they are sharded, every rank must call this."""
         state = self.model.state_dict()
         return {name: whole(value) for name, value in state.items()} if self.config.fsdp else state

@@ -1,10 +1,12 @@
 """Options of training runs, checked before anything heavy is loaded.
 
     RunConfig       every run: output, optimizer, ranks, checkpoints, records, seed
-    CausalConfig    every run of a causal language model: model, tokenizer, LoRA, attention, batching of its data
+    ModelConfig     every run of a causal language model: model, tokenizer, LoRA
+    CausalConfig    those that train on rows of a data set: data, batching, attention
     SftConfig       supervised fine-tuning that follows a plan
 
-Another trainer adds its own: `brim.train.online.config` extends `CausalConfig`, `brim.train.distill` uses `RunConfig`.
+Another trainer adds its own: `brim.train.online.config` extends `CausalConfig`, `brim.train.grpo.config` extends
+`ModelConfig`, `brim.train.distill` uses `RunConfig`.
 """
 
 import math
@@ -30,6 +32,7 @@ MAY_CHANGE = (
     "eval_every",
     "num_workers",
     "tensorboard",
+    "wandb",
     "record_samples",
     "fsdp",
 )
@@ -65,6 +68,8 @@ class RunConfig:
     log_every: int = 10
     """Steps between points of the curves."""
     tensorboard: bool = True
+    wandb: str | None = None
+    """Project of Weights & Biases that the curves are sent to, too."""
     record_samples: bool = False
     """Write which samples each step was trained on."""
 
@@ -120,19 +125,13 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalConfig(RunConfig):
-    """Options of every run that trains a causal language model on batches of tokens."""
+class ModelConfig(RunConfig):
+    """Options of every run that trains a causal language model."""
 
     model: str = ""
     """`tiny`, a directory, or a name in the local Hugging Face cache."""
     tokenizer: str | None = None
     """The model's own by default; for a model that has none, the plan's; else `byte`."""
-    data: str = ""
-    """Path of the data: JSONL, Parquet, or a Hugging Face data set on disk."""
-    batching: BatchingConfig = field(default_factory=BatchingConfig)
-    format: RowFormat = field(default_factory=RowFormat)
-    tokens_per_step: int | None = None
-    """Tokens (padding included) to accumulate over microbatches and ranks before the optimizer steps."""
     lora_rank: int = 0
     """Rank of the LoRA adapters; 0 trains all weights."""
     lora_alpha: float | None = None
@@ -140,16 +139,11 @@ class CausalConfig(RunConfig):
     lora_dropout: float = 0.0
     lora_targets: tuple[str, ...] | None = None
     """Names of the layers with adapters; all linear layers but the head by default."""
-    attention: Attention = "auto"
-    num_workers: int = 0
-    """Worker processes that make batches; 0 makes them in a thread."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("attention", self.attention, get_args(Attention))
-        self._check_at_least_1("tokens_per_step")
         self._check_positive("lora_alpha")
-        self._check_not_negative("lora_rank", "lora_dropout", "num_workers")
+        self._check_not_negative("lora_rank", "lora_dropout")
         if self.lora_dropout >= 1:
             raise OptionError(f"lora_dropout must be below 1, got {self.lora_dropout}")
         if not self.lora_rank and (self.lora_alpha is not None or self.lora_dropout or self.lora_targets is not None):
@@ -170,6 +164,27 @@ class CausalConfig(RunConfig):
         if self.lora_rank:
             return 2e-4
         return 1e-3 if self.model == "tiny" else 2e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalConfig(ModelConfig):
+    """Options of every run that trains a causal language model on rows of a data set, or on samples like them."""
+
+    data: str = ""
+    """Path of the data: JSONL, Parquet, or a Hugging Face data set on disk."""
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    format: RowFormat = field(default_factory=RowFormat)
+    tokens_per_step: int | None = None
+    """Tokens (padding included) to accumulate over microbatches and ranks before the optimizer steps."""
+    attention: Attention = "auto"
+    num_workers: int = 0
+    """Worker processes that make batches; 0 makes them in a thread."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("attention", self.attention, get_args(Attention))
+        self._check_at_least_1("tokens_per_step")
+        self._check_not_negative("num_workers")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

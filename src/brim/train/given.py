@@ -16,7 +16,7 @@ import numpy as np
 from brim.core.atomic import atomic_file
 from brim.core.errors import DataError, MismatchError, OptionError
 from brim.data.sample import Sample
-from brim.train.config import SftConfig
+from brim.train.config import ModelConfig, SftConfig
 
 ROWS = Path("data", "rows.jsonl")
 """Path in the output of rows that were given in memory."""
@@ -39,22 +39,8 @@ def with_objects(config: SftConfig, model: Any, tokenizer: Any, data: Any) -> tu
     Raises:
         OptionError: There is no model or no data, or both the options and the arguments name one.
     """
-    for name, value in (("model", model), ("data", data), ("tokenizer", tokenizer)):
-        if value is not None and getattr(config, name):
-            raise OptionError(
-                f"{name} is given twice: in the options ({getattr(config, name)}) and as an argument; leave one out"
-            )
-    named: dict[str, Any] = {}
-    objects: dict[str, Any] = {}
-    if isinstance(model, str | Path):
-        named["model"] = str(model)
-    elif model is not None:
-        named["model"] = f"an object of type {type(model).__name__}"
-        objects["model"] = model
-    if isinstance(tokenizer, str | Path):
-        named["tokenizer"] = str(tokenizer)
-    elif tokenizer is not None:
-        objects["tokenizer"] = tokenizer
+    named, objects = model_objects(config, model, tokenizer)
+    _refuse_twice(config, data=data)
     if isinstance(data, str | Path):
         named["data"] = str(data)
     elif isinstance(getattr(data, "path", None), Path):  # a Source: a data set on disk that has been opened
@@ -69,6 +55,35 @@ def with_objects(config: SftConfig, model: Any, tokenizer: Any, data: Any) -> tu
                 f"{name} is missing: name it in the options, or give it as an argument (train_sft({name}=...))"
             )
     return config, Given(**objects)
+
+
+def model_objects(config: ModelConfig, model: Any, tokenizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options that name a model and a tokenizer, and those of the two that are objects.
+
+    Raises:
+        OptionError: Both the options and the arguments name one.
+    """
+    _refuse_twice(config, model=model, tokenizer=tokenizer)
+    named: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    if isinstance(model, str | Path):
+        named["model"] = str(model)
+    elif model is not None:
+        named["model"] = f"an object of type {type(model).__name__}"
+        objects["model"] = model
+    if isinstance(tokenizer, str | Path):
+        named["tokenizer"] = str(tokenizer)
+    elif tokenizer is not None:
+        objects["tokenizer"] = tokenizer
+    return named, objects
+
+
+def _refuse_twice(config: Any, **arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None and getattr(config, name):
+            raise OptionError(
+                f"{name} is given twice: in the options ({getattr(config, name)}) and as an argument; leave one out"
+            )
 
 
 def keep_rows(rows: Iterable[Any], path: Path, *, resumed: bool) -> None:

@@ -8,6 +8,7 @@ curves go there.
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 else:
     Report = TypeVar("Report")
 
-LOG, SAMPLES = "log.jsonl", "samples-rank{}.jsonl"
+LOG, SAMPLES, WANDB = "log.jsonl", "samples-rank{}.jsonl", "wandb.id"
 
 
 class Trained(Protocol):
@@ -51,10 +52,12 @@ class Records:
         self._log = None
         self._samples = None
         self._board = None
+        self._wandb = None
         ranks.together(lambda: self._rewind(after) if ranks.is_main else None)
         if ranks.is_main:
-            self._log = _Lines(self._output / LOG)
+            self._wandb = None if config.wandb is None else _WandbRun(self._output, config, after)
             self._board = _board(self._output, after) if config.tensorboard else None
+            self._log = _Lines(self._output / LOG)
         if config.record_samples:
             self._samples = _Lines(self._output / SAMPLES.format(ranks.rank))
 
@@ -74,6 +77,8 @@ class Records:
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(step, values)
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +86,7 @@ class Records:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for opened in (self._log, self._samples, self._board):
+        for opened in (self._log, self._samples, self._board, self._wandb):
             if opened is not None:
                 opened.close()
 
@@ -177,3 +182,39 @@ def _board(output: Path, after: int) -> Any:
     need("tensorboard", extra="train", user="--tensorboard (leave it out with --no-tensorboard)")
     writer = need("torch.utils.tensorboard", extra="train", user="brim.train").SummaryWriter
     return writer(os.fspath(output / "tensorboard"), purge_step=after + 1 if after else None)
+
+
+def need_wandb() -> Any:
+    """Import Weights & Biases.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return need("wandb", extra="wandb", user="--wandb")
+
+
+class _WandbRun:
+    """A run of Weights & Biases. A resumed run continues the one that it began."""
+
+    def __init__(self, output: Path, config: RunConfig, after: int) -> None:
+        wandb = need_wandb()
+        known = output / WANDB
+        if not (after and known.exists()):
+            with atomic_file(known) as file:
+                file.write(secrets.token_hex(8).encode())
+        self._run = wandb.init(
+            project=config.wandb,
+            name=output.name,
+            id=known.read_text(),
+            resume="allow",
+            dir=os.fspath(output),
+            config=config.to_dict(),
+        )
+        # Steps after the checkpoint that a run resumes from come again, which the service's own counter refuses.
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **values})
+
+    def close(self) -> None:
+        self._run.finish()

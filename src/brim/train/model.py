@@ -21,7 +21,7 @@ from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
 from brim.data.tokenizer.hf import HfTokenizer
 from brim.plan.config import PadPolicy
 from brim.plan.plan import BatchPlan
-from brim.train.config import CausalConfig
+from brim.train.config import ModelConfig
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def find_tokenizer(config: CausalConfig, plan: BatchPlan | None) -> Tokenizer:
+def find_tokenizer(config: ModelConfig, plan: BatchPlan | None) -> Tokenizer:
     """Load the tokenizer that was asked for; else the model's own; else the plan's; else bytes."""
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
@@ -162,7 +162,7 @@ def import_ahead(name: str) -> Thread:
     return thread
 
 
-def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
+def load_model(config: ModelConfig, tokenizer: Tokenizer) -> "nn.Module":
     """Load a model in float32, on the CPU, with LoRA if asked for.
 
     Raises:
@@ -175,7 +175,7 @@ def load_model(config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
         return _fitted(model, config, tokenizer)
 
 
-def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Module":
+def take_model(model: Any, config: ModelConfig, tokenizer: Tokenizer) -> "nn.Module":
     """Make a model that is in memory ready to be trained, in place, with LoRA if asked for.
 
     Raises:
@@ -200,7 +200,7 @@ def take_model(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> "nn.Mo
         return _fitted(model, config, tokenizer)
 
 
-def _fitted(model: Any, config: CausalConfig, tokenizer: Tokenizer) -> Any:
+def _fitted(model: Any, config: ModelConfig, tokenizer: Tokenizer) -> Any:
     """Check that a model knows the tokenizer's tokens, and add LoRA."""
     rows = model.get_input_embeddings().num_embeddings
     if tokenizer.vocab_size > rows:
@@ -247,7 +247,7 @@ def _cannot_load(name: str, error: Exception) -> OptionError:
     return OptionError(f"the model {name} cannot be loaded: {str(error).splitlines()[0]}")
 
 
-def _with_lora(model: Any, config: CausalConfig) -> Any:
+def _with_lora(model: Any, config: ModelConfig) -> Any:
     peft = need("peft", extra="train", user=USER)
     targets = list(config.lora_targets) if config.lora_targets is not None else "all-linear"
     options = peft.LoraConfig(

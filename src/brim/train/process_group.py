@@ -63,6 +63,11 @@ class ProcessGroup(Ranks):
         dist.broadcast_object_list(values, src=0, device=self.device)
         return values[0]  # pyright: ignore[reportReturnType]
 
+    def gather(self, value: Result) -> list[Result]:
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
 
 @contextmanager
 def join_ranks(*, resume: str = "continue with --resume") -> Generator[Ranks, None, None]:

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Ranks:
-    """One process that trains alone. A group of several overrides `total` and `share`."""
+    """One process that trains alone. A group of several overrides `total`, `share` and `gather`."""
 
     def __init__(self, me: DistributedConfig, device: Any = None) -> None:
         self.rank = me.rank
@@ -38,6 +38,10 @@ class Ranks:
     def share(self, value: Result | None) -> Result:
         """Return the main rank's value, on every rank."""
         return value  # pyright: ignore[reportReturnType]
+
+    def gather(self, value: Result) -> list[Result]:
+        """Return the values of all ranks, in their order, on every rank."""
+        return [value]
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Do something on every rank that may fail on some.

@@ -17,7 +17,7 @@ from brim.core.fill import Fill
 from brim.train import checkpoint as files
 from brim.train.callbacks import Callback
 from brim.train.config import RunConfig
-from brim.train.log import Records
+from brim.train.log import Records, need_wandb
 from brim.train.objective import Objective, StepBatch
 from brim.train.output import begin_output, hold_output, unbegin_output
 from brim.train.process_group import wrap
@@ -61,6 +61,8 @@ class Run(ABC, Generic[Config]):
     stepper: Stepper
 
     def __init__(self, config: Config, ranks: Ranks, callbacks: Sequence[Callback] = ()) -> None:
+        if config.wandb is not None:  # what is missing is said before anything is computed
+            need_wandb()
         self.config = config
         self.ranks = ranks
         self.output = Path(config.output)
@@ -201,7 +203,7 @@ class Run(ABC, Generic[Config]):
             for batches in self.batches():
                 report = self._take_step(batches)
                 records.samples(report.step, batches)
-                report = replace(report, eval_loss=self.evaluated(batches), metrics=self._metrics())
+                report = replace(report, eval_loss=self.evaluated(batches), metrics=self.metrics())
                 self.after_step(report)
                 over = self.is_over and self.can_pause
                 ends.add(report)
@@ -245,8 +247,8 @@ class Run(ABC, Generic[Config]):
             fill=Fill(int(tokens), int(slots)),
         )
 
-    def _metrics(self) -> dict[str, float]:
-        """The further numbers of the objective, as means over the ranks."""
+    def metrics(self) -> dict[str, float]:
+        """Return the further numbers of the objective about the step, as means over the ranks."""
         mine = self.objective.metrics()
         if not mine:
             return {}

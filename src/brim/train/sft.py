@@ -19,12 +19,12 @@ from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.train import checkpoint as files
 from brim.train.callbacks import Callback, OnStep
-from brim.train.causal import CausalRun
 from brim.train.checkpoint import Saved
 from brim.train.checkpoint import find_checkpoint as find_checkpoint
 from brim.train.config import SftConfig
 from brim.train.given import Given, keep_rows, with_objects
 from brim.train.model import check_lengths, check_vocabulary, import_ahead
+from brim.train.planned import PlannedRun
 from brim.train.prepare import Bar, Prepared, left_out, no_bar, prepare, step_size
 from brim.train.process_group import join_ranks
 from brim.train.ranks import Ranks
@@ -75,7 +75,7 @@ def train_sft(
         return SftRun(config, ranks, saved, bar, callbacks=watching, given=given).train(on_message)
 
 
-class SftRun(CausalRun[SftConfig]):
+class SftRun(PlannedRun[SftConfig]):
     """One run of a plan on one rank."""
 
     def __init__(

@@ -36,13 +36,13 @@ from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.window import RollingBatchPlanWindow
 from brim.train import checkpoint as files
 from brim.train.callbacks import Callback, OnStep
-from brim.train.causal import CausalRun
 from brim.train.checkpoint import Saved
 from brim.train.log import History
 from brim.train.model import check_lengths, check_vocabulary
 from brim.train.online.config import OnlineConfig
 from brim.train.online.policy import ModelPolicy
 from brim.train.online.rounds import Round, play_round
+from brim.train.planned import PlannedRun
 from brim.train.prepare import Bar, left_out, no_bar, step_size
 from brim.train.process_group import join_ranks
 from brim.train.ranks import Ranks
@@ -95,7 +95,7 @@ def train_online(
         return OnlineRun(config, ranks, saved, bar, hooks=hooks, callbacks=callbacks).train()
 
 
-class OnlineRun(CausalRun[OnlineConfig]):
+class OnlineRun(PlannedRun[OnlineConfig]):
     """One run on one rank."""
 
     section = "online"
