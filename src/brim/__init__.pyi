@@ -133,6 +133,8 @@ from brim.train import SftConfig as SftConfig
 from brim.train import train_sft as train_sft
 from brim.train.distill import DistillConfig as DistillConfig
 from brim.train.distill import train_distill as train_distill
+from brim.train.grpo import GrpoConfig as GrpoConfig
+from brim.train.grpo import train_grpo as train_grpo
 from brim.train.online import OnlineConfig as OnlineConfig
 from brim.train.online import train_online as train_online
 from brim.train.query import QueryMutatorConfig as QueryMutatorConfig

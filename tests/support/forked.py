@@ -28,12 +28,14 @@ LIGHT = [
 HEAVY = [
     "brim.cli.generate.here",
     "brim.generate.processor",
+    "brim.train.grpo.run",
     "brim.train.online.run",
     "brim.train.distill.run",
     "brim.train.query.run",
     "brim.cli.train.query_mutator",
     "brim.cli.train.sft",
     "brim.cli.train.distill",
+    "brim.cli.train.grpo",
     "transformers.models.llama.modeling_llama",
 ]
 CONTEXT.set_forkserver_preload(LIGHT + (HEAVY if find_spec("torch") else []))

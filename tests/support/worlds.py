@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 from brim.train.config import SftConfig
+from brim.train.grpo.config import GrpoConfig
 from brim.train.online.config import OnlineConfig
 from support.forked import CONTEXT, PATIENCE
 
@@ -32,6 +33,7 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
     faulthandler.dump_traceback_later(PATIENCE - 30, exit=True)  # where it hangs, if it does
     import torch
 
+    from brim.train.grpo.run import train_grpo
     from brim.train.online.run import train_online
     from brim.train.sft import find_checkpoint, train_sft
 
@@ -40,6 +42,10 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
     try:
         if "sft" in config:
             result = train_online(OnlineConfig.from_dict(config), resume=checkpoint).sft
+        elif "group_size" in config:
+            found = train_grpo(GrpoConfig.from_dict(config), resume=checkpoint)
+            Path(outcome).write_text(json.dumps({"taken": found.taken, "stopped": found.stopped}))
+            return
         else:
             result = train_sft(SftConfig.from_dict(config), resume=checkpoint)
         Path(outcome).write_text(
@@ -55,7 +61,9 @@ def _rank(rank: int, world_size: int, port: int, config: dict, resume: str | Non
 class World:
     """The ranks of one run."""
 
-    def __init__(self, config: SftConfig | OnlineConfig, world_size: int = 1, resume: str | None = None) -> None:
+    def __init__(
+        self, config: SftConfig | OnlineConfig | GrpoConfig, world_size: int = 1, resume: str | None = None
+    ) -> None:
         self.output = Path(config.output)
         self.output.mkdir(parents=True, exist_ok=True)
         port = free_port()

@@ -1,4 +1,5 @@
 from brim.train import distill as distill
+from brim.train import grpo as grpo
 from brim.train import online as online
 from brim.train import ppo as ppo
 from brim.train import query as query

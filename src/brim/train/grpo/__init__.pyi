@@ -1,0 +1,9 @@
+from brim.train.grpo.attempt import Attempt as Attempt
+from brim.train.grpo.attempt import Group as Group
+from brim.train.grpo.attempt import RolloutSource as RolloutSource
+from brim.train.grpo.config import GrpoConfig as GrpoConfig
+from brim.train.grpo.hooks import GrpoHooks as GrpoHooks
+from brim.train.grpo.report import Evaluation as Evaluation
+from brim.train.grpo.report import GrpoResult as GrpoResult
+from brim.train.grpo.report import RolloutReport as RolloutReport
+from brim.train.grpo.run import train_grpo as train_grpo
