@@ -40,6 +40,8 @@ TREE: Tree = {
         {
             "sft": ("brim.cli.train.sft:sft", "Fine-tune a causal model."),
             "online": ("brim.cli.train.online:online", "Fine-tune a causal model on puzzles that it plays."),
+            "grpo": ("brim.cli.train.grpo:grpo", "Train a causal model on its own attempts, with rewards."),
+            "report": ("brim.cli.train.grpo:report", "Write a page that compares GRPO runs."),
             "query-mutator": (
                 "brim.cli.train.query_mutator:query_mutator",
                 "Train a policy that chooses how to rewrite questions.",

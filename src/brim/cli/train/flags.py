@@ -84,7 +84,7 @@ def optimizer_flags(schedule: str, schedule_help: str) -> Decorator:
     )
 
 
-lora_flags = flags(
+adapter_flags = flags(
     click.option(
         "--lora-rank",
         type=int,
@@ -94,15 +94,53 @@ lora_flags = flags(
     ),
     click.option("--lora-alpha", type=float, help="Scale of the LoRA adapters.  [default: twice the rank]"),
     click.option(
-        "--lora-dropout", type=float, default=0.0, show_default=True, help="Dropout rate of the LoRA adapters."
-    ),
-    click.option(
         "--lora-targets",
         callback=names_callback,
         metavar="NAME,...",
         help="Layers with adapters.  [default: all linear ones but the head]",
     ),
 )
+lora_flags = flags(
+    adapter_flags,
+    click.option(
+        "--lora-dropout", type=float, default=0.0, show_default=True, help="Dropout rate of the LoRA adapters."
+    ),
+)
+
+
+def bare_option(*names: str, **about: Any) -> Decorator:
+    """Return a flag without a default: the options of the run have the defaults, so that a resumed run can tell what
+    was given.
+    """
+    return click.option(*names, default=None, **about)
+
+
+wandb_flag = click.option(
+    "--wandb", metavar="PROJECT", help="Send the curves to this project of Weights & Biases, too."
+)
+
+
+schedule_flag = bare_option(
+    "--schedule",
+    type=click.Choice(["cosine", "linear", "constant"]),
+    help="Schedule of the learning rate.  [default: constant]",
+)
+
+
+def record_flags(unit: str, save_every: int) -> Decorator:
+    """Return the flags of checkpoints and curves without defaults. `unit` is what the run counts, such as Steps."""
+    return flags(
+        bare_option("--save-every", type=int, help=f"{unit} between checkpoints.  [default: {save_every}]"),
+        bare_option("--keep", type=int, help="Number of checkpoints to keep.  [default: 2]"),
+        bare_option("--log-every", type=int, help=f"{unit} between points of the curves.  [default: 1]"),
+        bare_option(
+            "--tensorboard/--no-tensorboard",
+            "tensorboard",
+            is_flag=True,
+            help="Curves in OUTPUT/tensorboard.  [default: tensorboard]",
+        ),
+        wandb_flag,
+    )
 
 
 def checkpoint_flags(save_every: int, save_help: str) -> Decorator:
@@ -116,6 +154,7 @@ def checkpoint_flags(save_every: int, save_help: str) -> Decorator:
         click.option(
             "--tensorboard/--no-tensorboard", default=True, show_default=True, help="Curves in OUTPUT/tensorboard."
         ),
+        wandb_flag,
         click.option("--record-samples", is_flag=True, help="Write which samples each step was trained on."),
     )
 
@@ -147,4 +186,4 @@ BATCHING = (
 DATA = ("tokenizer", "shape", "text_field", "prompt_field", "response_field", "id_field")
 OPTIMIZER = ("max_steps", "schedule", "warmup_steps", "weight_decay", "clip_norm", "seed")
 LORA = ("lora_alpha", "lora_dropout", "lora_targets")
-CHECKPOINTS = ("save_every", "keep", "log_every", "tensorboard", "record_samples")
+CHECKPOINTS = ("save_every", "keep", "log_every", "tensorboard", "wandb", "record_samples")

@@ -1,6 +1,10 @@
-"""Default outputs of training commands: the first free name, and the newest one."""
+"""Outputs of training commands: the first free name, the newest one, and the checkpoint to resume from."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import click
 
 
 def new_output(default: str) -> str:
@@ -19,3 +23,21 @@ def latest_output(default: str) -> str:
         number += 1
         output = f"{default}-{number}"
     return output
+
+
+def checkpoint_to_resume(options: Mapping[str, Any], default: str) -> Path:
+    """Return the checkpoint that `--resume` names: one, or the last one of a run, of `--output` or of the newest run.
+
+    Raises:
+        DataError: There is none.
+        UsageError: `--output` names another place than where the run is.
+    """
+    from brim.train.checkpoint import find_checkpoint
+
+    resume, output = options["resume"], options["output"]
+    checkpoint = find_checkpoint(resume or output or latest_output(default))
+    if resume and output and Path(output).resolve() != checkpoint.parent.resolve():
+        raise click.UsageError(
+            f"a resumed run stays where it is: leave out --output, or move {checkpoint.parent} first"
+        )
+    return checkpoint

@@ -10,7 +10,14 @@ from click.core import ParameterSource
 from brim.cli.llm.flags import access_flags
 from brim.cli.options import flags, names_callback
 from brim.cli.show import json_option, show_facts, show_json
-from brim.cli.train.flags import GroupedCommand, quiet_flag, resume_flag
+from brim.cli.train.flags import (
+    GroupedCommand,
+    bare_option,
+    quiet_flag,
+    record_flags,
+    resume_flag,
+    schedule_flag,
+)
 from brim.cli.train.query_progress import query_progress
 
 DEFAULT_OUTPUT = "checkpoints/query-mutator"
@@ -62,32 +69,28 @@ GROUPS = {
         "learning_rate", "schedule", "gamma", "gae_lambda", "clip_param", "value_loss_coef", "entropy_coef",
         "target_kl", "max_grad_norm", "seed",
     ),
-    "Checkpoints and records": ("save_every", "keep", "log_every", "tensorboard"),
+    "Checkpoints and records": ("save_every", "keep", "log_every", "tensorboard", "wandb"),
 }  # fmt: skip
-
-
-def _option(*names: str, **about: Any) -> Any:
-    """A flag without a default: the options of the run have the defaults, so that a resumed run can tell what was
-    given."""
-    return click.option(*names, default=None, **about)
 
 
 main_flags = flags(
     click.option("--server", "servers", multiple=True, metavar="URL", help="A model server. Can be repeated."),
-    _option("-m", "--model", help="The model that answers.  [default: the only one of the servers]"),
-    _option("-d", "--data", metavar="PATH", help="Questions: JSONL or Parquet.  [default: arithmetic, built in]"),
-    _option("--reward", type=click.Choice(REWARDS), help="How an answer is rated.  [default: numeric]"),
-    _option("-o", "--output", metavar="DIR", help=f"Checkpoints, curves and the page.  [default: {DEFAULT_OUTPUT}]"),
-    _option("--num-processes", type=int, help="Environments; none of them is a process.  [default: 16]"),
-    _option("--num-steps", type=int, help="Steps of each environment in an update.  [default: 32]"),
-    _option("--ppo-epoch", type=int, help="Passes over the steps of an update.  [default: 4]"),
-    _option("--num-mini-batch", type=int, help="Optimizer steps of a pass.  [default: 4]"),
-    _option(
+    bare_option("-m", "--model", help="The model that answers.  [default: the only one of the servers]"),
+    bare_option("-d", "--data", metavar="PATH", help="Questions: JSONL or Parquet.  [default: arithmetic, built in]"),
+    bare_option("--reward", type=click.Choice(REWARDS), help="How an answer is rated.  [default: numeric]"),
+    bare_option(
+        "-o", "--output", metavar="DIR", help=f"Checkpoints, curves and the page.  [default: {DEFAULT_OUTPUT}]"
+    ),
+    bare_option("--num-processes", type=int, help="Environments; none of them is a process.  [default: 16]"),
+    bare_option("--num-steps", type=int, help="Steps of each environment in an update.  [default: 32]"),
+    bare_option("--ppo-epoch", type=int, help="Passes over the steps of an update.  [default: 4]"),
+    bare_option("--num-mini-batch", type=int, help="Optimizer steps of a pass.  [default: 4]"),
+    bare_option(
         "--num-env-steps",
         type=int,
         help="Steps of all environments together, rounded up to whole updates.  [default: 10000]",
     ),
-    _option(
+    bare_option(
         "--use-batching/--no-batching",
         "use_batching",
         is_flag=True,
@@ -95,37 +98,37 @@ main_flags = flags(
     ),
 )
 environment_flags = flags(
-    _option(
+    bare_option(
         "--mutators",
         callback=names_callback,
         metavar="NAME,...",
         help="Ways to rewrite: names, or paths of templates.  [default: rephrase,shorten,expand,add_context,"
         "break_into_steps,crossover]",
     ),
-    _option("--max-episode-steps", type=int, help="Rewrites of one question.  [default: 3]"),
-    _option("--goal", type=float, help="Reward at which a question is answered well enough.  [default: 1]"),
-    _option("--mutator-model", metavar="NAME", help="The model that rewrites.  [default: that of --model]"),
-    _option("--judge-model", metavar="NAME", help="The model of --reward judge.  [default: that of --model]"),
-    _option(
+    bare_option("--max-episode-steps", type=int, help="Rewrites of one question.  [default: 3]"),
+    bare_option("--goal", type=float, help="Reward at which a question is answered well enough.  [default: 1]"),
+    bare_option("--mutator-model", metavar="NAME", help="The model that rewrites.  [default: that of --model]"),
+    bare_option("--judge-model", metavar="NAME", help="The model of --reward judge.  [default: that of --model]"),
+    bare_option(
         "--embedder",
         metavar="NAME",
         help="Model of the observations: hash, a directory, or a model of the servers.  [default: hash]",
     ),
-    _option("--temperature", type=float, help="Sampling temperature of rewrites.  [default: 0]"),
-    _option("--answer-temperature", type=float, help="Sampling temperature of answers.  [default: 0]"),
-    _option("--max-query-tokens", type=int, help="Upper limit of a rewritten question.  [default: 256]"),
-    _option("--max-answer-tokens", type=int, help="Upper limit of an answer.  [default: 256]"),
-    _option("--fallback-query", is_flag=True, help="Ask a question as it was if rewriting fails."),
-    _option("--fallback-answer", metavar="TEXT", help="Rate this text if the answer fails."),
-    _option("--max-invalid", type=float, help="Share of invalid steps beyond which the run stops.  [default: 0.2]"),
+    bare_option("--temperature", type=float, help="Sampling temperature of rewrites.  [default: 0]"),
+    bare_option("--answer-temperature", type=float, help="Sampling temperature of answers.  [default: 0]"),
+    bare_option("--max-query-tokens", type=int, help="Upper limit of a rewritten question.  [default: 256]"),
+    bare_option("--max-answer-tokens", type=int, help="Upper limit of an answer.  [default: 256]"),
+    bare_option("--fallback-query", is_flag=True, help="Ask a question as it was if rewriting fails."),
+    bare_option("--fallback-answer", metavar="TEXT", help="Rate this text if the answer fails."),
+    bare_option("--max-invalid", type=float, help="Share of invalid steps beyond which the run stops.  [default: 0.2]"),
 )
 data_flags = flags(
-    _option("--eval-data", metavar="PATH", help="Questions for the comparison at the end that are not trained on."),
-    _option("--question-field", metavar="NAME", help="Field of the question.  [default: question]"),
-    _option("--reference-field", metavar="NAME", help="Field of the right answer.  [default: reference]"),
-    _option("--kind-field", metavar="NAME", help="Field of the kind of question, for reports.  [default: kind]"),
-    _option("--id-field", metavar="NAME", help="Field of the id.  [default: id]"),
-    _option(
+    bare_option("--eval-data", metavar="PATH", help="Questions for the comparison at the end that are not trained on."),
+    bare_option("--question-field", metavar="NAME", help="Field of the question.  [default: question]"),
+    bare_option("--reference-field", metavar="NAME", help="Field of the right answer.  [default: reference]"),
+    bare_option("--kind-field", metavar="NAME", help="Field of the kind of question, for reports.  [default: kind]"),
+    bare_option("--id-field", metavar="NAME", help="Field of the id.  [default: id]"),
+    bare_option(
         "--eval-questions",
         type=int,
         help="Most questions to compare before and after rewriting, at the end; 0 for none.  [default: 64]",
@@ -133,11 +136,11 @@ data_flags = flags(
 )
 asking_flags = flags(
     access_flags,
-    _option("--limit", type=int, help="Requests at once to each server.  [default: found out by itself]"),
-    _option("--timeout", type=float, help="Seconds for a call, with all of its retries.  [default: 600]"),
-    _option("--attempts", type=int, help="Upper limit of the requests for one call.  [default: 8]"),
-    _option("--patience", type=float, help="Seconds to wait for servers that are unreachable.  [default: 60]"),
-    _option(
+    bare_option("--limit", type=int, help="Requests at once to each server.  [default: found out by itself]"),
+    bare_option("--timeout", type=float, help="Seconds for a call, with all of its retries.  [default: 600]"),
+    bare_option("--attempts", type=int, help="Upper limit of the requests for one call.  [default: 8]"),
+    bare_option("--patience", type=float, help="Seconds to wait for servers that are unreachable.  [default: 60]"),
+    bare_option(
         "--cache/--no-cache",
         "cache",
         is_flag=True,
@@ -145,31 +148,18 @@ asking_flags = flags(
     ),
 )
 ppo_flags = flags(
-    _option("--learning-rate", "--lr", type=float, help="Peak learning rate.  [default: 0.001]"),
-    _option(
-        "--schedule",
-        type=click.Choice(["cosine", "linear", "constant"]),
-        help="Schedule of the learning rate.  [default: constant]",
+    bare_option("--learning-rate", "--lr", type=float, help="Peak learning rate.  [default: 0.001]"),
+    schedule_flag,
+    bare_option("--gamma", type=float, help="Discount of later rewards.  [default: 0.99]"),
+    bare_option("--gae-lambda", type=float, help="Lambda of the advantage estimates.  [default: 0.95]"),
+    bare_option("--clip-param", type=float, help="Clipping of the probability ratio.  [default: 0.2]"),
+    bare_option("--value-loss-coef", type=float, help="Weight of the value loss.  [default: 0.5]"),
+    bare_option("--entropy-coef", type=float, help="Weight of the entropy bonus.  [default: 0.01]"),
+    bare_option(
+        "--target-kl", type=float, help="KL divergence that ends an update early; 0 for none.  [default: 0.03]"
     ),
-    _option("--gamma", type=float, help="Discount of later rewards.  [default: 0.99]"),
-    _option("--gae-lambda", type=float, help="Lambda of the advantage estimates.  [default: 0.95]"),
-    _option("--clip-param", type=float, help="Clipping of the probability ratio.  [default: 0.2]"),
-    _option("--value-loss-coef", type=float, help="Weight of the value loss.  [default: 0.5]"),
-    _option("--entropy-coef", type=float, help="Weight of the entropy bonus.  [default: 0.01]"),
-    _option("--target-kl", type=float, help="KL divergence that ends an update early; 0 for none.  [default: 0.03]"),
-    _option("--max-grad-norm", type=float, help="Upper limit of the gradient's norm; 0 is no limit.  [default: 1]"),
-    _option("--seed", type=int, help="[default: 42]"),
-)
-record_flags = flags(
-    _option("--save-every", type=int, help="Updates between checkpoints.  [default: 10]"),
-    _option("--keep", type=int, help="Number of checkpoints to keep.  [default: 2]"),
-    _option("--log-every", type=int, help="Updates between points of the curves.  [default: 1]"),
-    _option(
-        "--tensorboard/--no-tensorboard",
-        "tensorboard",
-        is_flag=True,
-        help="Curves in OUTPUT/tensorboard.  [default: tensorboard]",
-    ),
+    bare_option("--max-grad-norm", type=float, help="Upper limit of the gradient's norm; 0 is no limit.  [default: 1]"),
+    bare_option("--seed", type=int, help="[default: 42]"),
 )
 
 
@@ -180,7 +170,7 @@ record_flags = flags(
 @data_flags
 @asking_flags
 @ppo_flags
-@record_flags
+@record_flags("Updates", 10)
 @quiet_flag
 @json_option
 @click.pass_context
@@ -227,9 +217,9 @@ def query_mutator(ctx: click.Context, **options: Any) -> None:
 
 def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | None]:
     """Return the options of a new or resumed run, and the checkpoint to resume from."""
-    from brim.cli.train.outputs import latest_output, new_output
+    from brim.cli.train.outputs import checkpoint_to_resume, new_output
     from brim.envs.query.config import QueryConfig
-    from brim.train.checkpoint import find_checkpoint, read_checkpoint
+    from brim.train.checkpoint import read_checkpoint
     from brim.train.ppo.config import PpoConfig
     from brim.train.query.config import QueryMutatorConfig
     from brim.train.query.run import QueryRun
@@ -244,11 +234,7 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
     if options["resume"] is None:
         values.setdefault("output", new_output(DEFAULT_OUTPUT))
         return QueryMutatorConfig(**values, environment=QueryConfig(**environment), ppo=PpoConfig(**ppo)), None
-    checkpoint = find_checkpoint(options["resume"] or options["output"] or latest_output(DEFAULT_OUTPUT))
-    if options["resume"] and options["output"] and Path(options["output"]).resolve() != checkpoint.parent.resolve():
-        raise click.UsageError(
-            f"a resumed run stays where it is: leave out --output, or move {checkpoint.parent} first"
-        )
+    checkpoint = checkpoint_to_resume(options, DEFAULT_OUTPUT)
     saved = QueryMutatorConfig.from_dict(read_checkpoint(checkpoint, format=QueryRun.format)["config"])
     values["output"] = str(checkpoint.parent)
     if environment:
