@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-EDITABLE := -e '.[train,jax,arc,plot,gym,llm,llama,query,dev]'
+EDITABLE := -e '.[train,jax,arc,plot,gym,llm,llama,query,math,dev]'
 REASONING := reasoning-gym bfi==1.0.4 cellpylib==2.4.0 magiccube==0.3.0 pycosat==0.6.6 pyfiglet==1.0.2 pytz tabulate==0.9.0 zss
 # Modules are compiled when they are first imported, and kept: tests start hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE

