@@ -19,6 +19,7 @@ def one_thread():
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
     """A directory with a Llama of twenty thousand weights, and some data."""
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from brim.train.model import save_tokenizer
@@ -37,7 +38,9 @@ def small(tmp_path_factory):
         bos_token_id=257,
         eos_token_id=258,
     )
-    LlamaForCausalLM(shape).save_pretrained(folder / "model")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(shape).save_pretrained(folder / "model")
     save_tokenizer(ByteTokenizer(), folder / "model")
     write_sample_data(folder / "train.jsonl", 36)
     return folder

@@ -77,11 +77,17 @@ def test_killed_twice_and_resumed_the_weights_are_the_same_to_the_bit(grpo_optio
     ids=["plain", "KL in the reward, several steps", "sharded"],
 )
 def test_two_ranks_train_like_one(grpo_options, changes):
+    """The rewards hardly ever agree with the mean of their group: where one does, its advantage is the rounding error
+    of the KL divergence, and Adam makes steps of full size of the rounding error.
+    """
+    changes = {"rewards": ("support.grpo_rewards:shuffled",), **changes}
     one = grpo_options("one", **{**changes, "fsdp": False})
     two = grpo_options("two", **changes)
     assert "error" not in World(one).wait()[0]
     assert [outcome.get("error") for outcome in World(two, 2).wait()] == [None, None]
-    assert differ(weights(Path(one.output)), weights(Path(two.output))) < 2e-5
+    assert differ(weights(Path(one.output)), weights(Path(two.output))) < 1e-4  # three steps of up to 3e-3
+    norms = [[line["grad_norm"] for line in lines(Path(run.output) / "log.jsonl")] for run in (one, two)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
     assert sorted(id for _, _, id in trained(Path(one.output))) == sorted(id for _, _, id in trained(Path(two.output)))
     assert [report["reward"] for report in reports(one)] == pytest.approx(
         [report["reward"] for report in reports(two)], abs=1e-9
