@@ -1,5 +1,5 @@
-"""Commands of brim and ranks of a run, each in a real process that is forked from a server which has imported
-everything.
+"""Commands of brim, scripts, and ranks of a run, each in a real process that is forked from a server which has
+imported everything.
 
 Importing NumPy, or torch and transformers, takes longer than most of what is tested. A forked process has a process id,
 signals, files and an exit status of its own, as one that was started by a shell has; only its imports are done. What is
@@ -10,8 +10,10 @@ import.
 import faulthandler
 import multiprocessing
 import os
+import runpy
 import sys
 import tempfile
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -43,7 +45,8 @@ PATIENCE = 240
 
 
 class Command:
-    """`brim ...` or `lazarus ...`, running in `folder` with its output going to files."""
+    """`brim ...`, `lazarus ...`, or a script for which warnings are errors, running in `folder` with its output going
+    to files."""
 
     def __init__(self, words: list[str], folder: Path, **environment: str) -> None:
         self.words = words
@@ -96,5 +99,10 @@ def _command(words: list[str], folder: str, variables: dict[str, str], stdout: s
 
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "1")))
+    if words[0].endswith(".py"):
+        warnings.simplefilter("error")
+        sys.path.insert(0, os.path.dirname(words[0]))
+        runpy.run_path(words[0], run_name="__main__")
+        return
     mains = {"brim": brim.cli.main, "lazarus": brim.cli.lazarus.main}
     mains[words[0]]()
