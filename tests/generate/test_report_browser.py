@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.contrast import lowest_contrast
 from support.generated import HOSTILE, create_hostile, create_output, write_output
-from support.pages import check_tooltips, check_widths
+from support.pages import EXERCISE, check_tooltips, check_widths
 
 from brim.core.display import visible
 from brim.generate.report import write_report
@@ -63,29 +63,6 @@ def rate(group):
 
 def solving(group):
     return "always" if rate(group) == 1 else "sometimes" if rate(group) else "never"
-
-
-EXERCISE = """async () => {
-  const all = (selector) => [...document.querySelectorAll(selector)], labels = [];
-  for (const plot of all(".plot")) {
-    plot.focus();
-    for (const key of ["ArrowRight", "End", "PageUp", "Home", "Escape"])
-      plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    labels.push(plot.getAttribute("aria-label"));
-  }
-  for (const details of all("details")) details.open = true;
-  for (const input of all(".switch input")) input.click();
-  for (const select of all("select")) for (const option of [...select.options].reverse()) {
-    select.value = option.value;
-    select.dispatchEvent(new Event("change"));
-  }
-  const more = document.getElementById("more");
-  while (!more.hidden) more.click();
-  document.getElementById("theme").click();
-  await new Promise((done) => setTimeout(done, 50));
-  return labels;
-}"""
-"""Focuses and moves over every chart, makes every choice, unfolds every table and prompt."""
 
 
 def some(count, **values):

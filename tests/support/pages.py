@@ -21,6 +21,29 @@ class Tags(HTMLParser):
         self.words.append(data)
 
 
+EXERCISE = """async () => {
+  const all = (selector) => [...document.querySelectorAll(selector)], labels = [];
+  for (const plot of all(".plot")) {
+    plot.focus();
+    for (const key of ["ArrowRight", "End", "PageUp", "Home", "Escape"])
+      plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    labels.push(plot.getAttribute("aria-label"));
+  }
+  for (const details of all("details")) details.open = true;
+  for (const control of all("input, #runs-legend button")) control.click();
+  for (const select of all("select")) for (const option of [...select.options].reverse()) {
+    select.value = option.value;
+    select.dispatchEvent(new Event("change"));
+  }
+  const more = document.getElementById("more");
+  while (more && !more.hidden) more.click();
+  document.getElementById("theme").click();
+  await new Promise((done) => setTimeout(done, 50));
+  return labels;
+}"""
+"""Focuses and moves over every chart, makes every choice, unfolds everything, and returns the labels of the charts."""
+
+
 def check_tooltips(page, charts, plot, *, across, down):
     """The tooltips of charts are told to the keyboard too, and the pointer finds one at a share of their size."""
     for chart in charts:

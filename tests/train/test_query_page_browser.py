@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.contrast import lowest_contrast
-from support.pages import check_tooltips, check_widths
+from support.pages import EXERCISE, check_tooltips, check_widths
 from support.query_runs import HOSTILE, KINDS, MUTATORS, OPTIONS, create_evaluation, create_run
 
 from brim.core.display import visible
@@ -60,22 +60,6 @@ def shown(page):
     """The ids of the pairs that can be seen, in order."""
     return page.locator("#cards .card:visible .id").all_inner_texts()
 
-
-EXERCISE = """async () => {
-  const all = (selector) => [...document.querySelectorAll(selector)], labels = [];
-  for (const plot of all(".plot")) {
-    plot.focus();
-    for (const key of ["ArrowRight", "End", "PageUp", "Home", "Escape"])
-      plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    labels.push(plot.getAttribute("aria-label"));
-  }
-  for (const details of all("details")) details.open = true;
-  for (const input of all("input")) input.click();
-  document.getElementById("theme").click();
-  await new Promise((done) => setTimeout(done, 50));
-  return labels;
-}"""
-"""Focuses and moves over every chart, makes every choice, unfolds every table."""
 
 RUNS = {
     "one update": lambda: render(create_run(1), None, {}),

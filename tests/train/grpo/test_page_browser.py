@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 import pytest
 from support.contrast import lowest_contrast
 from support.grpo_runs import OPTIONS, STEPS, create_run
-from support.pages import check_tooltips, check_widths
+from support.pages import EXERCISE, check_tooltips, check_widths
 from support.query_runs import HOSTILE
 
 from brim.core.display import visible
@@ -47,27 +47,6 @@ def rows(page, chart):
 
 def numbers(cells):
     return [float(cell.split(" ")[0].replace("−", "-").replace(",", "").removesuffix("%")) for cell in cells]
-
-
-EXERCISE = """async () => {
-  const all = (selector) => [...document.querySelectorAll(selector)], labels = [];
-  for (const plot of all(".plot")) {
-    plot.focus();
-    for (const key of ["ArrowRight", "End", "PageUp", "Home", "Escape"])
-      plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
-    labels.push(plot.getAttribute("aria-label"));
-  }
-  for (const details of all("details")) details.open = true;
-  for (const button of all("#runs-legend button")) button.click();
-  for (const select of all("select")) {
-    select.selectedIndex = select.options.length - 1;
-    select.dispatchEvent(new Event("change"));
-  }
-  document.getElementById("theme").click();
-  await new Promise((done) => setTimeout(done, 50));
-  return labels;
-}"""
-"""Focuses and moves over every chart, makes every choice, unfolds every table."""
 
 
 def bare(run):

@@ -42,6 +42,17 @@ function ticks(scale, wanted) {
   return found;
 }
 
+// A path through the points that are known; one that is missing leaves a gap. x takes the number of a point.
+function pathOf(values, x, y) {
+  let pen = "M";
+  return values.map((value, i) => {
+    if (value === null) { pen = "M"; return ""; }
+    const part = `${pen}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
+    pen = "L";
+    return part;
+  }).join("");
+}
+
 class Chart {
   // options: height, or fit(width) -> height, margin, canvas, zooms, hint; paint(chart) draws and returns {items, label, table}.
   constructor(id, options) {

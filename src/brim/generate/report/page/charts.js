@@ -131,17 +131,6 @@ function axisSteps(chart, scale, n, name) {
   add(chart.svg, "text", { x: right, y: chart.height - 6, "text-anchor": "end" }, name);
 }
 
-// Values at points; one that is missing leaves a gap.
-function pathOf(values, x, y) {
-  let pen = "M";
-  return values.map((value, i) => {
-    if (value === null) { pen = "M"; return ""; }
-    const part = `${pen}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-    return part;
-  }).join("");
-}
-
 // about: first, last (of each point), curve {mean, low?, high?}, name, unit, along, format, span [low, high] of the axis, more(i), what (head of the table).
 function paintCurve(chart, about) {
   const { first, last, curve, name, unit, along, format = decimal, span = null, more = () => "" } = about, { box, svg } = chart, { mean, low = null, high = null } = curve;

@@ -67,17 +67,6 @@ function meanOf(series, lines) {
   };
 }
 
-// A path through the points that are known; one that is missing leaves a gap.
-function pathOf(values, x, y) {
-  let pen = "M";
-  return values.map((value, i) => {
-    if (value === null) { pen = "M"; return ""; }
-    const part = `${pen}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-    return part;
-  }).join("");
-}
-
 // A band over each run of points without a gap.
 function bandOf(low, high, x, y) {
   let path = "";

@@ -34,17 +34,6 @@ function runningMean(values) {
   });
 }
 
-// A path through the points that are known; one that is missing leaves a gap.
-function pathOf(values, x, y) {
-  let pen = "M";
-  return values.map((value, i) => {
-    if (value === null) { pen = "M"; return ""; }
-    const part = `${pen}${x(middle(i)).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-    return part;
-  }).join("");
-}
-
 function emptyNote(chart) {
   const { left, right, top, bottom } = chart.box;
   add(chart.svg, "text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "nothing was recorded");
@@ -64,7 +53,7 @@ function paintCurve(chart, about) {
   }
   const radius = points > 150 ? 1.6 : points > 40 ? 2.2 : 3;
   drawn.forEach((value, i) => { if (value !== null) add(svg, "circle", { class: "spot", cx: x(middle(i)).toFixed(1), cy: y(value).toFixed(1), r: radius }); });
-  add(svg, "path", { class: "curve", d: pathOf(runningMean(drawn), x, y) });
+  add(svg, "path", { class: "curve", d: pathOf(runningMean(drawn), (i) => x(middle(i)), y) });
   if (!known.length) emptyNote(chart);
   const ends = known.length ? `from ${format(known[0])} to ${format(known[known.length - 1])}, between ${format(low < 0 ? low : Math.min(...known))} and ${format(Math.max(...known))}` : "nothing was recorded";
   return {
