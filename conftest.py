@@ -6,6 +6,7 @@ properties are tried on fewer examples, and torch and JAX are hidden from all pr
 Hypothesis draws the same examples every time, and never fails because a machine is slow.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -40,6 +41,19 @@ def pytest_configure(config):
         if str(HIDING) not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HIDING), *paths]))
         exec((HIDING / "sitecustomize.py").read_text(), {"__name__": "as_if_missing"})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect tests without the garbage collector, which would look at millions of objects that stay, again and again;
+    and never look at them later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path, config):
