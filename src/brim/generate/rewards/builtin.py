@@ -32,7 +32,7 @@ Reward = Callable[[str, str, Example], float]
 
 OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 DELIMITERS = ("$", "\\boxed", "\\(", "\\[")
-"""What shows that a text says itself where its mathematics is."""
+"""Delimiters of mathematics. A text that contains one is parsed as it is; any other is taken to be a formula."""
 
 
 class NoAnswer(DataError):  # noqa: N818

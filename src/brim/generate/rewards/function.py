@@ -33,7 +33,7 @@ FOREVER = 1e7
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What `reward` says about a function."""
+    """The properties that the decorator `reward` gives a function."""
 
     batched: bool
     timeout: float | None

@@ -23,7 +23,7 @@ from brim.llm.rating import SCALE, check_template, parse_score, rating_prompt
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """Which model rates responses, and how it is asked."""
+    """Options of the reward `judge`: the model that rates responses, and its prompt."""
 
     servers: AnyServer | Sequence[AnyServer]
     """Addresses of model servers, `Server`s with options, or endpoints."""
@@ -62,7 +62,7 @@ class JudgeOptions:
 
     @property
     def sampling(self) -> Sampling:
-        """How the judge writes."""
+        """Sampling options of the judge's replies."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a sample: a reward with its parts, or a typed failure.
+"""The outcome of a sample: a reward with its parts, or a typed failure.
 
 Whatever a reward function returned is read here, once. A number is anything that is one: an int, a bool (0 or 1), a
 fraction, or an array or tensor with one element. NaN, infinities, None and texts are failures, and no failure ever
@@ -42,7 +42,7 @@ class RewardFailure:
 
 
 Value = float | dict[str, float]
-"""What a function returned: a number, or numbers by name."""
+"""The result of a reward function: a number, or numbers by name."""
 
 
 def read_value(value: Any, name: str) -> Value | RewardFailure:

@@ -183,7 +183,7 @@ class _Sample:
     response: str
     example: Example
     returned: dict[int, Any]
-    """What each function returned, by its place among the functions."""
+    """Results of the functions, by their place among them."""
 
 
 def _longest(functions: Sequence[RewardFunction]) -> float | None:

@@ -27,12 +27,12 @@ class Spec:
     """A text that names a reward, taken apart."""
 
     text: str
-    """What was given, without the weight."""
+    """The text without the weight."""
     weight: float
     place: str
     """A built-in name, a module or a file."""
     function: str | None
-    """What stands behind the last colon; None without a colon."""
+    """The part behind the last colon; None without a colon."""
 
 
 def parse_spec(text: str) -> Spec:

@@ -1,7 +1,7 @@
 """Group relative policy optimization (Shao et al. 2024): from rollouts to weights with one planner.
 
 config       GrpoConfig
-attempt      what a rollout brings home, and the interface of everything that makes rollouts
+attempt      the result of a rollout, and the interface of everything that makes rollouts
 prompts      rollouts: responses to prompts, drawn here or by a server, with rewards
 episodes     rollouts: episodes on a puzzle server, as one sequence of moves and answers
 advantages   from rewards to advantages

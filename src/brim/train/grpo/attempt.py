@@ -1,4 +1,4 @@
-"""What a rollout brings home: groups of attempts at the same task, with the tokens exactly as they were drawn.
+"""The result of a rollout: groups of attempts at the same task, with the tokens exactly as they were drawn.
 
 An attempt is one response to a prompt, or one episode of an environment. Its tokens are everything behind the prompt;
 `drawn` says which of them the model wrote, and only those are trained on. Nothing here imports torch.
@@ -18,7 +18,7 @@ from brim.generate.config import FinishReason
 from brim.generate.rollouts import Column, Ids
 
 DONE: tuple[FinishReason, ...] = ("eos", "stop")
-"""How an attempt ends that was not cut off."""
+"""Finish reasons of attempts that were not cut off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Attempt:
     failure: str | None = None
     """The type of what went wrong, if no reward could be given. Such an attempt is counted and not trained on."""
     message: str = ""
-    """What went wrong, in words."""
+    """The error message."""
     turns: int = 1
 
     @classmethod
@@ -116,7 +116,7 @@ class Group:
 
 
 class RolloutSource(Protocol):
-    """Where attempts come from: prompts and a model here, a server, or an environment.
+    """A source of attempts: prompts and a model in this process, a server, or an environment.
 
     A source holds the model and always plays with its present weights.
     """

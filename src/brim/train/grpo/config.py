@@ -93,7 +93,7 @@ class GrpoConfig(ModelConfig):
     """How the losses of tokens are averaged: grpo (over the tokens of a response, then over responses), dapo (over all
     tokens of the step), dr_grpo (their sum, divided by max_new_tokens and the number of responses)."""
     scale_rewards: Scale | None = None
-    """What divides the difference of a reward to the mean of its group: the standard deviation in the group, that in
+    """Divisor of the difference of a reward to the mean of its group: the standard deviation in the group, that in
     the whole step, or nothing. The default is group, and none for dr_grpo."""
     clip_low: float = 0.2
     """The ratio of new to old probability gains nothing below 1 - clip_low."""
@@ -260,7 +260,7 @@ class GrpoConfig(ModelConfig):
 
     @property
     def scale(self) -> Scale:
-        """What advantages are divided by."""
+        """Divisor of advantages, with the default filled in."""
         if self.scale_rewards is not None:
             return self.scale_rewards
         return "none" if self.loss == "dr_grpo" else "group"

@@ -1,4 +1,4 @@
-"""What a program hands to a run: functions that are called during it, and objects in the place of names."""
+"""Arguments of a run from Python: functions that are called during it, and objects in the place of names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

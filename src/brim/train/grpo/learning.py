@@ -37,7 +37,7 @@ class Scorers(NamedTuple):
 
 
 class Learning:
-    """What is learned from one rollout. `steps` yields the microbatches of one optimizer step after the other."""
+    """The training on one rollout. `steps` yields the microbatches of one optimizer step after the other."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What people look at: evaluations on held-out tasks, reports, and the page of a run."""
+"""Evaluations on held-out tasks, reports on rollouts, and the page of a run."""
 
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Which weights draw the responses, and how old they may be.
+"""The weights that draw the responses, and the bound on their age.
 
 The model that is trained draws them itself; or a whole copy of it, where it is sharded; or a server, which is told to
 load the weights that were written for it.

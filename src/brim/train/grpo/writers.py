@@ -1,4 +1,4 @@
-"""Who writes the responses of a rollout: the model in this process, or a model server."""
+"""Writers of responses: the model in this process, or a model server."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""What a page warns of: signs that a run does not learn, learns something else than was meant, or is broken.
+"""Warnings of the page: signs that a run does not learn, learns something else than was meant, or is broken.
 
 Nothing is said where there is nothing to say.
 """
