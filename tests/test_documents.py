@@ -21,7 +21,7 @@ from brim.cli.app import Group
 pytestmark = pytest.mark.torch  # the documents train models
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/**/README.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("examples/**/README.md"))]
 APPS = {"brim": Group("brim", "", TREE), "lazarus": Group("lazarus", "", lazarus.TREE)}
 
 GIVEN = {
