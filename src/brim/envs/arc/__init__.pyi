@@ -10,6 +10,7 @@ from brim.envs.arc.batch import batch_step as batch_step
 from brim.envs.arc.batch import compiled_batch_reset as compiled_batch_reset
 from brim.envs.arc.batch import compiled_batch_step as compiled_batch_step
 from brim.envs.arc.batch import observe as observe
+from brim.envs.arc.channels import demonstrations as demonstrations
 from brim.envs.arc.config import ArcRewardConfig as ArcRewardConfig
 from brim.envs.arc.config import EnvironmentConfig as EnvironmentConfig
 from brim.envs.arc.config import JaxArcConfig as JaxArcConfig
