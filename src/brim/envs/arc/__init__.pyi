@@ -22,6 +22,14 @@ from brim.envs.arc.dynamic import pad_states as pad_states
 from brim.envs.arc.dynamic import process_dynamic_batch as process_dynamic_batch
 from brim.envs.arc.dynamic import stack_actions as stack_actions
 from brim.envs.arc.dynamic import unpad_results as unpad_results
+from brim.envs.arc.episodes.episode import ArcEpisode as ArcEpisode
+from brim.envs.arc.episodes.episode import Frame as Frame
+from brim.envs.arc.episodes.episode import replay as replay
+from brim.envs.arc.episodes.files import read_episodes as read_episodes
+from brim.envs.arc.episodes.files import write_episodes as write_episodes
+from brim.envs.arc.episodes.record import EpisodeRecorder as EpisodeRecorder
+from brim.envs.arc.episodes.record import episodes_of as episodes_of
+from brim.envs.arc.episodes.record import record_episodes as record_episodes
 from brim.envs.arc.measure import BatchPerformanceMonitor as BatchPerformanceMonitor
 from brim.envs.arc.measure import analyze_memory_usage as analyze_memory_usage
 from brim.envs.arc.measure import find_optimal_batch_size as find_optimal_batch_size

@@ -52,7 +52,7 @@ def batch_policy_rollout(
         OptionError: `num_steps` is below 1.
     """
     check_counts(num_steps=num_steps)
-    act = _policy_actions(policy_fn)
+    act = policy_actions(policy_fn)
     return run(act, batch_states, config, num_steps, body=_rollout_program, loop=_rollout_loop)._asdict()
 
 
@@ -74,7 +74,7 @@ def run_batch_episode(
     """
     check_counts(max_steps=max_steps)
     states, _ = batch_reset(initial_keys, config, task)
-    act = partial(_fixed_actions, config) if policy_fn is None else _policy_actions(policy_fn)
+    act = partial(_fixed_actions, config) if policy_fn is None else policy_actions(policy_fn)
     return run(act, states, config, max_steps, body=_episode_program, loop=_episode_loop)._asdict()
 
 
@@ -155,7 +155,9 @@ def select_cells(config: JaxArcConfig, operation: Any, row: Any, col: Any) -> St
     return MaskAction(operation, chosen)
 
 
-def _policy_actions(policy_fn: Policy) -> Act:
+def policy_actions(policy_fn: Policy) -> Act:
+    """Return the policy as a function of states and step that returns actions and log-probabilities, checked."""
+
     def act(states: ArcEnvState, _: Any) -> tuple[Any, Any]:
         chosen: Any = policy_fn(states)
         if not isinstance(chosen, Mapping) or not {"actions", "log_probs"} <= chosen.keys():

@@ -1,0 +1,1 @@
+"""Recorded episodes: what an environment was told to do, and how it stood after every step."""
