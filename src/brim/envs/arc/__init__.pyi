@@ -52,6 +52,9 @@ from brim.envs.arc.tasks.bank import TaskBank as TaskBank
 from brim.envs.arc.tasks.bank import build_bank as build_bank
 from brim.envs.arc.tasks.datasets import dataset_names as dataset_names
 from brim.envs.arc.tasks.datasets import load_tasks as load_tasks
+from brim.envs.arc.tasks.family import FAMILY as FAMILY
+from brim.envs.arc.tasks.family import family_tasks as family_tasks
+from brim.envs.arc.tasks.family import solution as solution
 from brim.envs.arc.tasks.files import read_tasks as read_tasks
 from brim.envs.arc.tasks.task import JaxArcTask as JaxArcTask
 from brim.envs.arc.tasks.task import create_mock_task as create_mock_task
