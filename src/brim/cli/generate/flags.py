@@ -100,7 +100,9 @@ generate_flags = flags(
         help="Generate with the model of this server. Can be repeated.",
     ),
     click.option(
-        "--dataset", metavar="NAME", help="Data set of prompts: arithmetic, gsm8k_r1_template, reasoning-gym:TASK."
+        "--dataset",
+        metavar="NAME",
+        help="Data set of prompts: arithmetic, gsm8k_r1_template, reasoning-gym:TASK, arc:DATA.",
     ),
     click.option(
         "--split", type=click.Choice(SPLITS), default="train", show_default=True, help="Split of the data set."

@@ -69,15 +69,17 @@ main_flags = flags(
         "-d",
         "--dataset",
         metavar="NAME",
-        help="Prompts: arithmetic, arithmetic_r1_template, gsm8k_r1_template, reasoning-gym:TASK, or a JSONL file.",
+        help="Prompts: arithmetic, arithmetic_r1_template, gsm8k_r1_template, reasoning-gym:TASK, arc:DATA, or a "
+        "JSONL file.",
     ),
     click.option(
         "--reward",
         "rewards",
         multiple=True,
         metavar="[WEIGHT*]NAME",
-        help="answer, exact, numeric, closeness, format, length:CHARACTERS, math-verify, reasoning-gym, judge, "
-        "module:function or file.py:function. Can be repeated; rewards are added up.  [default: answer]",
+        help="answer, exact, numeric, closeness, format, length:CHARACTERS, math-verify, reasoning-gym, "
+        "arc-similarity, arc-format, judge, module:function or file.py:function. Can be repeated; rewards are added "
+        "up.  [default: answer]",
     ),
     bare_option(
         "-o", "--output", metavar="DIR", help=f"Checkpoints, curves and the page.  [default: {DEFAULT_OUTPUT}]"

@@ -6,6 +6,7 @@
     arithmetic  sums, differences and products; built in
     gsm8k       GSM8K from local files
     reasoning   the tasks of the package reasoning-gym
+    arc         ARC tasks as text, with grids in several encodings
     files       a JSONL file of prompts
     check       score_response: compare a response with the reference
 

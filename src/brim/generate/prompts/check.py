@@ -2,15 +2,17 @@
 
 For prompts that ask for tags the answer is the content of the one <answer> block, otherwise the first line of the
 response. Numbers are compared by value, everything else as text, in time linear in the length of the response. Examples
-of reasoning-gym are scored by that package. Nothing that a model wrote is run as code.
+of reasoning-gym are scored by that package, grids of ARC by `brim.generate.prompts.arc.score`. Nothing that a model
+wrote is run as code.
 """
 
 import re
 from fractions import Fraction
 
 from brim.generate.prompts import reasoning
+from brim.generate.prompts.arc import score as arc
 from brim.generate.prompts.example import Example
-from brim.generate.prompts.template import CLOSE_ANSWER, OPEN_ANSWER
+from brim.generate.prompts.template import CLOSE_ANSWER, in_tags
 
 LONGEST_NUMBER = 100  # characters; a longer text is compared as text
 
@@ -35,6 +37,8 @@ def score_response(example: Example, response: str) -> float | None:
     by_task = reasoning.META in example.meta
     if example.answer is None and not by_task:
         return None
+    if arc.META in example.meta:
+        return 1.0 if arc.judge(example, response).right else 0.0
     given = extract_answer(example, response)
     if given is None:
         return 0.0
@@ -45,21 +49,13 @@ def score_response(example: Example, response: str) -> float | None:
 
 def extract_answer(example: Example, response: str) -> str | None:
     """Return the part of a response that is its answer, or None if it has no answer or more than one."""
+    if arc.META in example.meta:
+        return arc.extract(example, response)
     if CLOSE_ANSWER in example.stop:
-        return _in_tags(response)
+        return in_tags(response)
     found = (response.find(stop) for stop in example.stop)
     end = min((at for at in found if at >= 0), default=len(response))
     return response[:end].strip().partition("\n")[0].strip()
-
-
-def _in_tags(response: str) -> str | None:
-    """Return the content of the only block. Its closing tag may be missing: generation may have stopped before it."""
-    if response.count(OPEN_ANSWER) != 1 or response.count(CLOSE_ANSWER) > 1:
-        return None
-    before, _, rest = response.partition(OPEN_ANSWER)
-    if CLOSE_ANSWER in before:
-        return None
-    return rest.partition(CLOSE_ANSWER)[0].strip()
 
 
 def _same(reference: str, given: str) -> bool:

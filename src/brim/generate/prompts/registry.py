@@ -23,6 +23,7 @@ from brim.core.rng import below, permutation, raw_bits
 from brim.generate.prompts.example import Example
 
 PREFIXES = ("reasoning-gym:", "reasoning-gym/")
+ARC = "arc:"
 SUFFIX = ".jsonl"
 
 
@@ -44,6 +45,7 @@ class BuiltIn:
 
 
 DATASET_REGISTRY: MutableMapping[str, Builder] = {
+    "arc": BuiltIn("arc.build", "build"),
     "arithmetic": BuiltIn("arithmetic", "build"),
     "arithmetic_r1_template": BuiltIn("arithmetic", "build_tagged"),
     "gsm8k_r1_template": BuiltIn("gsm8k", "build"),
@@ -54,7 +56,8 @@ DATASET_REGISTRY: MutableMapping[str, Builder] = {
 def build_dataset(name: str | os.PathLike[str], split: str = "train") -> list[Example]:
     """Return all examples of a data set.
 
-    `name` is one in `DATASET_REGISTRY`, or `reasoning-gym:TASK`, or the path of a JSONL file.
+    `name` is one in `DATASET_REGISTRY`, or `reasoning-gym:TASK`, or `arc:DATA,OPTION=VALUE,...`, or the path of a JSONL
+    file.
 
     Raises:
         OptionError: There is no such data set or split.
@@ -132,14 +135,18 @@ def _find(name: str | os.PathLike[str]) -> Builder:
             from brim.generate.prompts import reasoning
 
             return lambda split="train": reasoning.build(text.removeprefix(prefix), split)
+    if text.startswith(ARC):
+        from brim.generate.prompts.arc import build as arc
+
+        return lambda split="train": arc.build(split, text)
     if text.endswith(SUFFIX):
         from brim.generate.prompts import files
 
         return lambda split="train": files.build(text, split)
     known = sorted(DATASET_REGISTRY)
     raise OptionError(
-        f"unknown data set {text!r}; it must be one of {', '.join(known)}, or {PREFIXES[0]}TASK, or the path of a "
-        f"{SUFFIX} file.{did_you_mean(text, [*known, PREFIXES[0] + 'chain_sum'])}"
+        f"unknown data set {text!r}; it must be one of {', '.join(known)}, or {PREFIXES[0]}TASK, or {ARC}DATA, or the "
+        f"path of a {SUFFIX} file.{did_you_mean(text, [*known, PREFIXES[0] + 'chain_sum', ARC + 'arcagi'])}"
     )
 
 

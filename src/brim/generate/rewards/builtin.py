@@ -8,6 +8,9 @@
                     right answer is never found; 0 for what is no number
     math-verify     1 if the answer is mathematically equal to the reference, by the package math-verify
     reasoning-gym   the score of the task's own scorer, from 0 to 1
+    arc-similarity  equal cells of the grid and the answer, divided by the cells that one of them has: 1 is right; 0 for
+                    what is no grid
+    arc-format      1 if the answer is a grid, written as the prompt asks
     format          1 if the response is reasoning, </think> and one <answer> block, and ends there
     length:N        1 up to N characters, falling linearly to 0 at 2 N
 
@@ -24,6 +27,7 @@ from typing import Any
 from brim.core.errors import DataError, OptionError
 from brim.core.extras import need
 from brim.generate.prompts import reasoning
+from brim.generate.prompts.arc import score as arc
 from brim.generate.prompts.check import extract_answer, parse_number, score_response
 from brim.generate.prompts.example import Example
 from brim.generate.prompts.template import CLOSE_ANSWER, OPEN_ANSWER
@@ -54,7 +58,7 @@ def open_builtin(name: str, argument: str | None) -> tuple[Reward, bool]:
         return _math_verify(), True
     if name == "reasoning-gym":
         need("reasoning_gym", extra="reasoning", user="the reward reasoning-gym")
-    return _PLAIN[name], name != "format"
+    return _PLAIN[name], name not in FORMATS
 
 
 def answer(prompt: str, response: str, example: Example) -> float:
@@ -98,6 +102,21 @@ def reasoning_gym(prompt: str, response: str, example: Example) -> float:
     return 0.0 if given is None else reasoning.score(example, given)
 
 
+def arc_similarity(prompt: str, response: str, example: Example) -> float:
+    _check_arc(example)
+    return arc.judge(example, response).similarity
+
+
+def arc_format(prompt: str, response: str, example: Example) -> float:
+    _check_arc(example)
+    return 0.0 if arc.response_grid(example, response) is None else 1.0
+
+
+def _check_arc(example: Example) -> None:
+    if arc.META not in example.meta:
+        raise NoAnswer(f"the example {example.id} is not of ARC")
+
+
 def format_(prompt: str, response: str, example: Example) -> float:
     """1 for: perhaps <think>, reasoning, </think>, white space, <answer>, an answer, </answer>, white space."""
     text = response.strip().removeprefix(OPEN_THINK)
@@ -118,8 +137,23 @@ _PLAIN: dict[str, Reward] = {
     "closeness": closeness,
     "format": format_,
     "reasoning-gym": reasoning_gym,
+    "arc-similarity": arc_similarity,
+    "arc-format": arc_format,
 }
-NAMES = ("answer", "exact", "numeric", "closeness", "format", "length", "math-verify", "reasoning-gym")
+FORMATS = ("format", "arc-format")
+"""The rewards whose 1 does not say that a response is right."""
+NAMES = (
+    "answer",
+    "exact",
+    "numeric",
+    "closeness",
+    "format",
+    "length",
+    "math-verify",
+    "reasoning-gym",
+    "arc-similarity",
+    "arc-format",
+)
 
 
 def _length(argument: str | None) -> Reward:

@@ -27,7 +27,7 @@ class Rewarded:
     returned: `name/part`, or `part` alone if there is one function."""
     passed: bool | None
     """Whether the response is right: the first function gave it at least 1, before its weight. None if that function is
-    `format` or `length`, which do not tell right from wrong."""
+    `format`, `arc-format` or `length`, which do not tell right from wrong."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class GrpoConfig(ModelConfig):
 
     # Tasks
     dataset: str = ""
-    """Prompts: a name of `brim.generate.prompts.registry`, such as arithmetic; reasoning-gym:TASK; or a JSONL file."""
+    """Prompts: a name of `brim.generate.prompts.registry`, such as arithmetic; reasoning-gym:TASK; arc:DATA; or a JSONL
+    file."""
     split: str = "train"
     gym: GymConfig | None = None
     """Play episodes on a puzzle server, instead of answering prompts."""
