@@ -49,6 +49,8 @@ class LeftOut(NamedTuple):
     pair: int | None
     """Number of the test pair; None for the whole task."""
     reason: str
+    expected: bool = False
+    """Whether the choice of the tasks leaves it out, and a warning about it would say nothing new."""
 
 
 class Prompts(NamedTuple):
@@ -59,8 +61,9 @@ class Prompts(NamedTuple):
 
 
 def build(split: str = "train", name: str = PREFIX) -> Sequence[Example]:
-    """Return the examples of a split of the data set `name`; see `parse_name`. What is left out is counted in a
-    warning.
+    """Return the examples of a split of the data set `name`; see `parse_name`.
+
+    Prompts that are too long and tasks that cannot be asked about are counted in a warning.
 
     Raises:
         OptionError: There is no such data set, option or split.
@@ -68,9 +71,10 @@ def build(split: str = "train", name: str = PREFIX) -> Sequence[Example]:
         MissingExtraError: It needs a package that is not installed.
     """
     found = arc_prompts(parse_name(name), split)
-    if found.left_out:
-        counts = Counter(one.reason for one in found.left_out)
-        first = {reason: next(one for one in found.left_out if one.reason == reason) for reason in counts}
+    unexpected = [one for one in found.left_out if not one.expected]
+    if unexpected:
+        counts = Counter(one.reason for one in unexpected)
+        first = {reason: next(one for one in unexpected if one.reason == reason) for reason in counts}
         listed = "; ".join(
             f"{count} {reason}, the first is {_shown(first[reason])}" for reason, count in counts.items()
         )
@@ -93,9 +97,9 @@ def arc_prompts(options: ArcText, split: str = "train") -> Prompts:
     examples: list[Example] = []
     left_out: list[LeftOut] = []
     for task in _tasks(options, split):
-        reason = _unusable(task, options)
-        if reason is not None:
-            left_out.append(LeftOut(task.id, None, reason))
+        unusable = _unusable(task, options)
+        if unusable is not None:
+            left_out.append(unusable)
             continue
         for number, pair in enumerate(task.test):
             example = _example(task, number, pair, options, split, len(examples))
@@ -143,14 +147,14 @@ def _every(data: str) -> list[JaxArcTask]:
     return [JaxArcTask(f"{task.id}-{height}x{width}", task.train, task.test) for (height, width), task in mocks]
 
 
-def _unusable(task: JaxArcTask, options: ArcText) -> str | None:
+def _unusable(task: JaxArcTask, options: ArcText) -> LeftOut | None:
     """Return why a task is left out; None if it is not."""
     if not task.test:
-        return "without a test pair"
+        return LeftOut(task.id, None, "without a test pair")
     if options.data in ARC_AGI_1 and read_task_id(task.id)[0] in ALSO_TESTED:
-        return "that is also an evaluation task"
+        return LeftOut(task.id, None, "that is also an evaluation task", expected=True)
     if options.max_size is not None and max(task.largest) > options.max_size:
-        return f"with more than {options.max_size} rows or columns"
+        return LeftOut(task.id, None, f"with more than {options.max_size} rows or columns", expected=True)
     return None
 
 
