@@ -2,11 +2,11 @@
 
 Nothing is drawn here. Colours are written as "#rrggbb", as SVG and CSS read them; `Palette.rgb` has them as bytes.
 
-In the colours of the editor some pairs look almost alike without one of the three kinds of cones: green and orange, blue
-and magenta. "colour-blind" begins with the palette of Okabe and Ito (2008), which has eight colours, and moves it until
-the smallest difference (CIEDE2000) between any two of ten is as large as possible for normal sight, deuteranopia,
-protanopia and tritanopia alike (simulated as in Machado et al. 2009). The hues keep their places, so that a text that
-says "blue" or "red" stays true: the differences come from lightness, which no colour blindness removes.
+In the colours of the editor some pairs look almost alike without one of the three kinds of cones: green and orange,
+blue and magenta. "colour-blind" began as the palette of Okabe and Ito (2008), which has eight colours. A random search
+moved ten of them until the smallest difference (CIEDE2000) between any two was large for normal sight, deuteranopia,
+protanopia and tritanopia alike (simulated as in Machado et al. 2009). The hues kept their places, so that a text that
+says "blue" or "orange" stays true: the differences come from lightness, which no colour blindness removes.
 """
 
 from dataclasses import dataclass
