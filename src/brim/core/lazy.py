@@ -7,6 +7,8 @@ The public names of a package are listed once, in its stub `__init__.pyi`, one l
 Type checkers and editors read the stub and know the exact types. `attach` reads the same lines at run time, so
 importing the package costs the reading of one small file and imports none of the modules behind the names. `from
 PACKAGE import NAME as NAME` in the stub of PACKAGE itself lists a subpackage.
+
+`when_imported` is for registries of other packages: it adds something to them without importing them first.
 """
 
 import os
@@ -37,6 +39,39 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         return sorted({*vars(sys.modules[package]), *homes})
 
     return load, names, [name for name, home in homes.items() if home != package]
+
+
+def when_imported(module: str, use: Callable[[Any], None]) -> None:
+    """Call `use` with a module: at once if it is loaded, else when somebody imports it. It is not imported here."""
+    if module in sys.modules:
+        use(sys.modules[module])
+    else:
+        sys.meta_path.insert(0, _Watch(module, use))
+
+
+class _Watch:
+    """A finder that finds one module, once, as the other finders do, and calls a function after it was executed."""
+
+    def __init__(self, module: str, use: Callable[[Any], None]) -> None:
+        self.module = module
+        self.use = use
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec: Any = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_use(module: Any) -> None:
+                execute(module)
+                self.use(module)
+
+            spec.loader.exec_module = execute_and_use
+        return spec
 
 
 def _read_stub(folder: str) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""ARC environments with the interfaces of others: Gymnasium, gymnax and dm_env."""
