@@ -13,9 +13,9 @@ from support.forked import run
 from brim import DataError, MissingExtraError, OptionError
 from brim.cli import TREE, main
 from brim.cli.app import Group
-from brim.cli.arc import engines, info, rollout
+from brim.cli.arc import engines, rollout
 from brim.cli.arc.engines import use_engine
-from brim.cli.arc.play import Episode, play
+from brim.cli.arc.playing import Episode, play
 from brim.cli.arc.random_actions import RandomActions, random_keys
 from brim.envs.arc import (
     ArcOperation,
@@ -29,6 +29,8 @@ from brim.envs.arc import (
     batch_step,
 )
 from brim.envs.arc.engine import on_numpy, reference
+from brim.envs.arc.look.ansi import draw_task
+from brim.envs.arc.look.palette import palette
 from brim.envs.arc.tasks import datasets
 from brim.envs.arc.tasks.bank import build_bank
 from brim.envs.arc.tasks.files import read_tasks
@@ -119,10 +121,11 @@ def test_a_task_is_drawn_with_digits_side_by_side(folder, capsys):
 def test_the_largest_grids_fit_a_terminal_of_80_columns_and_colours_are_for_terminals():
     grid = np.arange(900, dtype=np.uint8).reshape(30, 30) % 10
     task = JaxArcTask("large", train=[(grid, grid)])
-    lines = info._lines(task.train[0], 80)
-    assert [len(line.plain) for line in lines] == [66] * 30
-    assert lines[0].plain == "0123456789" * 3 + "  ->  " + "0123456789" * 3
-    assert {span.style for span in lines[0].spans} == {f"{ink} on {ground}" for ink, ground in info.PALETTE}
+    drawn = draw_task(task, colour=False, width=80).splitlines()[3:]
+    assert drawn[0] == "0123456789" * 3 + "  ->  " + "0123456789" * 3
+    assert [len(line) for line in drawn] == [66] * 30
+    coloured = draw_task(task, colour=True, width=80)
+    assert all(f";48;2;{';'.join(map(str, rgb))}m" in coloured for rgb in palette("arc").rgb.tolist())
 
 
 # Playing

@@ -1,12 +1,12 @@
 """`brim arc info`: the data sets, operations and engines; or one data set; or one task, drawn."""
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich.text import Text
 
 from brim.cli.arc.data import (
     MOCK,
@@ -19,29 +19,17 @@ from brim.cli.arc.data import (
     one_task,
     split_option,
 )
+from brim.cli.arc.drawing import print_drawing
 from brim.cli.arc.engines import ENGINES, is_slow, unusable
-from brim.cli.show import Terminal, json_option, plain, show_facts, show_json, show_words
+from brim.cli.show import json_option, show_facts, show_json, show_words
 from brim.envs.arc.config import LARGEST, JaxArcConfig
+from brim.envs.arc.look.ansi import draw_task
 from brim.envs.arc.operations import ArcOperation
 from brim.envs.arc.tasks.bank import build_bank
 from brim.envs.arc.tasks.datasets import DATASETS
 from brim.envs.arc.tasks.task import JaxArcTask, Pair
 
 TITLES = {"arcagi": "ARC-AGI-1", "arcagi2": "ARC-AGI-2"}
-PALETTE = (
-    ("white", "#000000"),
-    ("white", "#0074d9"),
-    ("white", "#ff4136"),
-    ("black", "#2ecc40"),
-    ("black", "#ffdc00"),
-    ("black", "#aaaaaa"),
-    ("white", "#f012be"),
-    ("black", "#ff851b"),
-    ("black", "#7fdbff"),
-    ("white", "#870c25"),
-)
-"""Text colour and background of the colours 0 to 9, as the ARC Prize shows them."""
-ARROW = "  ->  "
 
 
 @click.command()
@@ -83,7 +71,7 @@ def info(
         if ids is not None or max_size is not None:
             raise click.UsageError("--task draws one task; leave out --ids and --max-size")
         found = one_task(dataset, task, split=split)
-        show_json(_json(found)) if as_json else _draw(found)
+        show_json(_json(found)) if as_json else print_drawing(partial(draw_task, found))
     else:
         tasks = chosen_tasks(dataset, split=split, ids=ids, max_size=max_size)
         facts = {**described(dataset, split, tasks), **_numbers(tasks)}
@@ -233,37 +221,3 @@ def _json(task: JaxArcTask) -> dict[str, Any]:
             for kind, some in pairs.items()
         },
     }
-
-
-def _draw(task: JaxArcTask) -> None:
-    console = Terminal()
-    numbers = f"{counted(len(task.train), 'demonstration')}, {counted(len(task.test), 'test')}"
-    console.print(Text.assemble(plain(task.id), f": {numbers}"))
-    for kind, pairs in (("train", task.train), ("test", task.test)):
-        for number, pair in enumerate(pairs):
-            sizes = ARROW.strip().join(f" {grid.shape[0]}x{grid.shape[1]} " for grid in pair)
-            console.print(Text(f"\n{kind} pair {number}:{sizes.rstrip()}"))
-            for line in _lines(pair, console.width):
-                if not console.is_terminal:
-                    line.rstrip()
-                console.print(line, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _lines(pair: Pair, width: int) -> list[Text]:
-    """Return input and output side by side. A cell is two characters wide if that fits, and else one."""
-    columns = pair.input.shape[1], pair.output.shape[1]
-    wide = 2 * sum(columns) + len(ARROW) <= width
-    lines: list[Text] = []
-    for row in range(max(len(grid) for grid in pair)):
-        line = Text()
-        for at, grid in enumerate(pair):
-            if at == 1:
-                line.append(ARROW if row == 0 else " " * len(ARROW))
-            if row < len(grid):
-                for colour in grid[row].tolist():
-                    ink, ground = PALETTE[colour]
-                    line.append(f"{colour} " if wide else str(colour), style=f"{ink} on {ground}")
-            else:
-                line.append(" " * columns[at] * (1 + wide))
-        lines.append(line)
-    return lines

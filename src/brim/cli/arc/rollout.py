@@ -12,12 +12,13 @@ import orjson
 from brim.cli.arc.data import chosen_tasks, counted, data_flags, data_text, described
 from brim.cli.arc.engines import ENGINES, best_engine, use_engine
 from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
-from brim.cli.arc.play import Episode, Summary, play
+from brim.cli.arc.playing import Episode, Recording, Summary, play
 from brim.cli.output import check_output, force_option
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json, show_table
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError, did_you_mean
 from brim.envs.arc.config import EnvironmentConfig, EpisodeMode, SelectionFormat
+from brim.envs.arc.episodes import files
 from brim.envs.arc.operations import ArcOperation
 from brim.envs.arc.tasks.task import JaxArcTask
 
@@ -27,6 +28,8 @@ GROUPS = {
     "FLOOD_FILL": range(ArcOperation.FLOOD_FILL_0, ArcOperation.FLOOD_FILL_9 + 1),
 }
 """Operations that share a line for people."""
+RECORDED = 200
+MOST_RECORDED = 100_000
 
 
 def _operations(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -107,9 +110,15 @@ def read_operations(text: str) -> tuple[int, ...]:
 )
 @seed_option
 @click.option("-o", "--output", metavar="FILE", help="Write a line of JSON for every finished episode to this file.")
+@click.option("--record", metavar="FILE", help="Write finished episodes with all their actions, for brim arc render.")
+@click.option(
+    "--record-limit",
+    type=click.IntRange(1, MOST_RECORDED),
+    help=f"Upper limit of the episodes that --record keeps.  [default: {RECORDED}]",
+)
 @force_option
 @json_option
-def rollout(output: str | None, force: bool, as_json: bool, **options: Any) -> None:
+def rollout(output: str | None, record: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Play random actions in many environments at once, and report rewards, similarity and speed.
 
     Every action is an operation and a selection that are drawn uniformly. The arrays have the size of the largest grid
@@ -123,16 +132,24 @@ def rollout(output: str | None, force: bool, as_json: bool, **options: Any) -> N
       brim arc rollout --data arcagi --envs 1024 --steps 200
       brim arc rollout --data my-tasks/ --format bbox --mode test --json
       brim arc rollout --operations 0-9,resize,submit -o episodes.jsonl
+      brim arc rollout --data mock --record episodes.json
 
     Exit status: 0 played, 2 the options or the data are wrong.
     """
     if output is not None:
         check_output(output, force=force, what="a file of this command", ours=is_episodes)
+    if record is not None:
+        check_output(record, force=force, what="a file of recorded episodes", ours=files.is_episodes)
+    elif options["record_limit"] is not None:
+        raise click.UsageError("--record-limit needs --record")
     tasks = chosen_tasks(**{name: options[name] for name in ("data", "split", "ids", "max_size")})
     engine = best_engine() if options["engine"] == "auto" else options["engine"]
     arrays = use_engine(engine, user="brim arc rollout")
     config = make_config(tasks, engine, options)
     steps = options["steps"]
+    recording = None
+    if record is not None:
+        recording = Recording(tasks, config, limit=options["record_limit"] or RECORDED)
     with (
         nullcontext() if output is None else atomic_file(output) as file,
         counting_progress("playing") as progress,
@@ -146,14 +163,25 @@ def rollout(output: str | None, force: bool, as_json: bool, **options: Any) -> N
             seed=options["seed"],
             on_step=lambda step: progress(step, steps),
             on_episode=lambda episode: _write(file, episode),
+            recording=recording,
         )
     facts = _facts(tasks, engine, options, summary, output)
+    if record is not None and recording is not None:
+        facts |= {"record": _record(record, recording), "recorded": len(recording.finished)}
     if as_json:
         show_json(facts)
     else:
         show_facts(_readable(facts))
         click.echo()
         show_table(("operation", "played", "invalid"), _rows(facts["operations"]))
+
+
+def _record(path: str, recording: Recording) -> str | None:
+    """Write the recorded episodes, and return the path; None if no episode ended."""
+    if not recording.finished:
+        return None
+    files.write_episodes(path, recording.finished)
+    return path
 
 
 def _write(file: IO[bytes] | None, episode: Episode) -> None:
@@ -223,7 +251,20 @@ def _readable(facts: dict[str, Any]) -> dict[str, Any]:
         "invalid": f"{facts['invalid_share']:.1%} of the actions",
         "speed": f"{human(facts['steps_per_second'])} steps/s{compiled}",
     }
-    return lines if facts["output"] is None else {**lines, "written": facts["output"]}
+    if facts["output"] is not None:
+        lines["written"] = facts["output"]
+    if "recorded" in facts:
+        lines["recorded"] = _recorded_text(facts)
+    return lines
+
+
+def _recorded_text(facts: dict[str, Any]) -> str:
+    kept, finished = facts["recorded"], facts["episodes"]
+    if not kept:
+        return "nothing: no episode ended"
+    if kept == finished:
+        return f"{facts['record']}, all {counted(kept, 'episode')}"
+    return f"{facts['record']}, {kept:,} of {counted(finished, 'episode')}; --record-limit decides how many"
 
 
 def _rows(operations: dict[str, dict[str, int]]) -> list[tuple[str, int, int]]:

@@ -166,8 +166,9 @@ class _Drawing:
         rows, columns = (1, 1) if panel.grid is None else panel.grid.shape
         width = max(columns, panel.room[1]) * self.cell + 1
         height = max(rows, panel.room[0]) * self.cell + 1
-        texts = self._text_width(panel.caption), self._text_width("?" * (panel.grid is None))
-        return max(width, *texts), max(height, HEIGHT * self.scale) + self.line * bool(panel.caption)
+        if panel.grid is None:  # a question mark, which may be larger than a cell
+            width, height = max(width, self._text_width("?")), max(height, HEIGHT * self.scale)
+        return max(width, self._text_width(panel.caption)), height + self.line * bool(panel.caption)
 
     def _arrow_height(self, group: Group) -> int:
         """Return the height beside whose middle an arrow stands: that of the lowest grid, so that it touches both."""

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from brim.cli.arc.engines import EngineArrays
 from brim.cli.arc.random_actions import RandomActions, random_keys
+from brim.envs.arc.actions import StructuredAction
 from brim.envs.arc.batch import batch_reset, compiled_batch_step
 from brim.envs.arc.config import JaxArcConfig
+from brim.envs.arc.episodes.episode import ArcEpisode
+from brim.envs.arc.episodes.record import EpisodeRecorder, Standing, standing
 from brim.envs.arc.operations import OPERATIONS
 from brim.envs.arc.state import RUNNING
 from brim.envs.arc.tasks.bank import as_bank
@@ -79,6 +82,34 @@ class Summary:
         self.similarity += episode.similarity
 
 
+class Recording:
+    """The first finished episodes of the first environments, with all their actions.
+
+    As many environments are watched as episodes are wanted, so the memory does not grow with the batch.
+    """
+
+    def __init__(self, tasks: list[JaxArcTask], config: JaxArcConfig, *, limit: int) -> None:
+        self._recorder = EpisodeRecorder(tasks, config, limit=limit)
+        self._limit = limit
+
+    @property
+    def finished(self) -> list[ArcEpisode]:
+        """The recorded episodes, in the order in which they ended."""
+        return self._recorder.finished
+
+    def step(self, before: Standing, actions: StructuredAction, rewards: Any, infos: dict[str, Any]) -> None:
+        """Take note of one step of all environments."""
+        if len(self.finished) == self._limit:
+            return
+        first = slice(self._limit)
+        self._recorder.step(
+            Standing._make(part[first] for part in before),
+            type(actions)(*(part[first] for part in actions)),
+            rewards[first],
+            {name: infos[name][first] for name in ("similarity", "terminated", "truncated")},
+        )
+
+
 def play(
     tasks: list[JaxArcTask],
     config: JaxArcConfig,
@@ -89,6 +120,7 @@ def play(
     seed: int,
     on_step: Callable[[int], None] = lambda step: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    recording: Recording | None = None,
 ) -> Summary:
     """Play random actions for `steps` steps, or until all environments are finished and none begins again.
 
@@ -111,6 +143,7 @@ def play(
     for step in range(steps):
         chosen = actions.at(step)
         task, episode = np.array(states.task_index), np.array(states.episode)  # the step may reset them
+        before = None if recording is None else standing(states)
         started = perf_counter()
         result = arrays.wait(compiled_batch_step(states, chosen, config, donate=True))
         summary.seconds += perf_counter() - started
@@ -121,6 +154,8 @@ def play(
         lengths += running
         infos = {name: np.asarray(value) for name, value in result.infos.items()}
         _count(summary, running, operations, infos)
+        if recording is not None and before is not None:
+            recording.step(before, chosen, np.asarray(result.rewards), infos)
         ended = running & np.asarray(result.dones)
         for env in np.flatnonzero(ended).tolist():
             pair, own = int(infos["pair_index"][env]), int(task[env])
