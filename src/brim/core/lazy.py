@@ -18,13 +18,18 @@ from importlib import import_module
 from typing import Any
 
 
-def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def attach(
+    package: str, file: str, *, optional: dict[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for the package whose `__name__` and `__file__` are given.
 
     `__all__` leaves subpackages out, so that a star import does not bind short names such as `plan` and `data`.
+    `optional` maps modules of the package to the package of others that each of them needs. Where that one is not
+    installed, `__all__` leaves their names out, so that a star import works with the rest.
     """
     folder = os.path.dirname(file)
     homes = _read_stub(folder)
+    missing = _missing(optional or {})
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -38,7 +43,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return load, names, [name for name, home in homes.items() if home != package]
+    return load, names, [name for name, home in homes.items() if home != package and home not in missing]
 
 
 def when_imported(module: str, use: Callable[[Any], None]) -> None:
@@ -79,6 +84,16 @@ def _read_stub(folder: str) -> dict[str, str]:
     with open(os.path.join(folder, "__init__.pyi"), encoding="utf-8") as stub:
         lines = [line.split() for line in stub if line.startswith("from ")]
     return {words[3]: words[1] for words in lines}
+
+
+def _missing(optional: dict[str, str]) -> set[str]:
+    """Return the modules whose package is not installed. Nothing is imported."""
+    if not optional:
+        return set()
+    from importlib.util import find_spec
+
+    installed = {needed: find_spec(needed) is not None for needed in set(optional.values())}
+    return {module for module, needed in optional.items() if not installed[needed]}
 
 
 def _unknown(package: str, folder: str, name: str) -> Exception:

@@ -8,7 +8,11 @@ from typing import Any
 
 from brim.core.lazy import attach, when_imported
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+_NEED_GYMNASIUM = ("env", "vector", "wrappers", "vector_wrappers")
+
+__getattr__, __dir__, __all__ = attach(
+    __name__, __file__, optional={f"{__name__}.adapters.{module}": "gymnasium" for module in _NEED_GYMNASIUM}
+)
 
 
 def _register(registration: Any) -> None:

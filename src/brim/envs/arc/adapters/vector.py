@@ -110,9 +110,9 @@ class ArcVectorEnv(gymnasium.vector.VectorEnv[NDArray[np.uint8], Any, NDArray[An
         Raises:
             OptionError: The seeds or the mask are not as described, or an option is unknown.
         """
+        lanes, seeds = _masked(options, self.num_envs), _seeds(seed, self.num_envs)
         super().reset(seed=seed if isinstance(seed, int) else None)
-        lanes = _masked(options, self.num_envs)
-        self._seed(_seeds(seed, self.num_envs), lanes)
+        self._seed(lanes, seeds)
         self._lanes.begin(lanes)
         self._forget_finals()
         return self.states.cells.copy(), self._infos(np.zeros(self.num_envs, np.bool_), lanes)
@@ -149,13 +149,16 @@ class ArcVectorEnv(gymnasium.vector.VectorEnv[NDArray[np.uint8], Any, NDArray[An
             return None
         return tuple(draw(self.states, lane, self.render_mode) for lane in range(self.num_envs))
 
-    def _seed(self, seeds: list[int | None], lanes: NDArray[np.intp]) -> None:
+    def _seed(self, lanes: NDArray[np.intp], seeds: list[int | None]) -> None:
+        chosen: dict[int, int] = {}
         for lane in lanes.tolist():
             seed = seeds[lane]
             if seed is None and not self._lanes.seeded[lane]:
                 seed = int(self.np_random.integers(DRAWN_SEEDS))
             if seed is not None:
-                self._lanes.seed([lane], [seed])
+                chosen[lane] = seed
+        if chosen:
+            self._lanes.seed(list(chosen), list(chosen.values()))
 
     def _check_running(self, ended: NDArray[np.bool_]) -> None:
         never = np.flatnonzero(self.states.episode < 0)
