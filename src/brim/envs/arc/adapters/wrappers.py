@@ -103,8 +103,8 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Say which actions make sense: `action_masks()` for MaskablePPO of sb3-contrib, and `info["action_mask"]`.
 
     `brim.envs.arc.adapters.masks` has the rules. The mask belongs to the action space: one entry for each flat action,
-    or those of all parts of a MultiDiscrete space, one after the other. `info["action_mask"]` is int8, as the `sample`
-    of Gymnasium's spaces takes it.
+    or those of all parts of a MultiDiscrete space, one after the other; with masks as selections, one for each
+    operation. `info["action_mask"]` is int8, which `sample(mask=...)` takes for flat actions.
     """
 
     def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
@@ -122,8 +122,8 @@ class ActionMasks(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         base = arc_env(self.env)
         return self._mask(base.states, base.config)[0]
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
         return observation, {**info, "action_mask": self.action_masks().astype(np.int8)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -149,8 +149,8 @@ class EpisodeMetrics(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         arc_env(env)
         self._metrics = Metrics(1)
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
         self._metrics.begin(np.zeros(1, np.intp), np.array([info["similarity"]]))
         return observation, info
 
