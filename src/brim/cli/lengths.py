@@ -48,7 +48,7 @@ def _costs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--tokenizer",
     default="byte",
     show_default=True,
-    help="byte, a tokenizer.json, a directory, or a name in the local cache.",
+    help="byte, arc, a tokenizer.json, a directory, or a name in the local cache.",
 )
 @click.option(
     "-o",

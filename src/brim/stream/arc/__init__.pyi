@@ -1,0 +1,10 @@
+from brim.stream.arc.decode import decode_action as decode_action
+from brim.stream.arc.decode import decode_tokens as decode_tokens
+from brim.stream.arc.samples import ArcSampleConfig as ArcSampleConfig
+from brim.stream.arc.samples import ArcSampler as ArcSampler
+from brim.stream.arc.samples import write_rows as write_rows
+from brim.stream.arc.stream import ArcEpisodeStream as ArcEpisodeStream
+from brim.stream.arc.tokens import Transcript as Transcript
+from brim.stream.arc.tokens import View as View
+from brim.stream.arc.tokens import transcript_length as transcript_length
+from brim.stream.arc.tokens import transcript_tokens as transcript_tokens
