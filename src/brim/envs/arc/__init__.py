@@ -8,11 +8,15 @@ from typing import Any
 
 from brim.core.lazy import attach, when_imported
 
-_NEED_GYMNASIUM = ("env", "vector", "wrappers", "vector_wrappers")
+_NEEDS = {
+    "brim.envs.arc.adapters.env": "gymnasium",
+    "brim.envs.arc.adapters.vector": "gymnasium",
+    "brim.envs.arc.adapters.wrappers": "gymnasium",
+    "brim.envs.arc.adapters.vector_wrappers": "gymnasium",
+    "brim.envs.arc.adapters.gymnax": "jax",
+}
 
-__getattr__, __dir__, __all__ = attach(
-    __name__, __file__, optional={f"{__name__}.adapters.{module}": "gymnasium" for module in _NEED_GYMNASIUM}
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, optional=_NEEDS)
 
 
 def _register(registration: Any) -> None:

@@ -2,7 +2,11 @@ from brim.envs.arc.actions import BboxAction as BboxAction
 from brim.envs.arc.actions import MaskAction as MaskAction
 from brim.envs.arc.actions import PointAction as PointAction
 from brim.envs.arc.actions import StructuredAction as StructuredAction
+from brim.envs.arc.adapters.dm import ArcDmEnv as ArcDmEnv
+from brim.envs.arc.adapters.dm import TimeStep as TimeStep
 from brim.envs.arc.adapters.env import ArcEnv as ArcEnv
+from brim.envs.arc.adapters.gymnax import ArcGymnaxEnv as ArcGymnaxEnv
+from brim.envs.arc.adapters.gymnax import ArcParams as ArcParams
 from brim.envs.arc.adapters.vector import ArcVectorEnv as ArcVectorEnv
 from brim.envs.arc.adapters.vector_wrappers import VectorActionMasks as VectorActionMasks
 from brim.envs.arc.adapters.vector_wrappers import VectorChannels as VectorChannels

@@ -18,6 +18,8 @@ from brim.envs.arc.state import ArcEnvState
 GRIDS = ("working", "input", "target", "clipboard", "selected")
 """Channels of one grid each; see `observe`."""
 CHANNELS = (*GRIDS, "demonstrations")
+VALUES = PADDING + 1
+"""Number of values of a cell: the colours, and the value outside of a grid."""
 
 
 def demonstrations(states: ArcEnvState, count: int) -> Any:
@@ -56,6 +58,16 @@ def stack_channels(states: ArcEnvState, channels: tuple[str, ...], pairs: int) -
 def count_channels(channels: tuple[str, ...], pairs: int) -> int:
     """Return the number of grids that `stack_channels` stacks."""
     return sum(2 * pairs if name == "demonstrations" else 1 for name in channels)
+
+
+def one_hot(grids: Any, axes: int = 0) -> Any:
+    """Return each value of cells as a channel of 0 and 1: [..., height, width] becomes [channels, height, width].
+
+    Colours come first, padding last. Of several grids, the 11 channels of the first one come first. The first `axes`
+    axes count environments and are kept.
+    """
+    hot = grids[..., None, :, :] == np.arange(VALUES, dtype=np.uint8)[:, None, None]
+    return hot.astype(np.uint8).reshape((*grids.shape[:axes], -1, *grids.shape[-2:]))
 
 
 def check_channels(channels: object) -> tuple[str, ...]:

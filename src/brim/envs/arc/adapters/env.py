@@ -16,7 +16,8 @@ from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.core.options import one_of
 from brim.envs.arc.adapters.lanes import AnyTasks, Lanes, bank_of
-from brim.envs.arc.adapters.spaces import action_space, observation_space, structured
+from brim.envs.arc.adapters.spaces import action_space, observation_space
+from brim.envs.arc.adapters.structured import structured
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.engine.call import Report
 from brim.envs.arc.state import ArcEnvState

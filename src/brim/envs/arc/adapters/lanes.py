@@ -55,6 +55,19 @@ def bank_of(tasks: AnyTasks | None, config: JaxArcConfig) -> TaskBank:
     return TaskBank(*(np.asarray(leaf) for leaf in bank[:5]))
 
 
+def check_no_auto_reset(config: JaxArcConfig) -> None:
+    """Check that the configuration leaves resets to the adapter.
+
+    Raises:
+        OptionError: It asks for automatic resets.
+    """
+    if config.environment.auto_reset != "off":
+        raise OptionError(
+            f"auto_reset must be 'off' in the configuration of an adapter, which has its own way of resetting,"
+            f" got {config.environment.auto_reset!r}"
+        )
+
+
 class Lanes:
     """A number of environments. All of them have ended until `seed` and `begin` were called."""
 
@@ -64,11 +77,7 @@ class Lanes:
     """[size]: the lane was given a seed."""
 
     def __init__(self, bank: TaskBank, config: JaxArcConfig, size: int) -> None:
-        if config.environment.auto_reset != "off":
-            raise OptionError(
-                f"auto_reset must be 'off' in the configuration of an adapter, which has its own way of resetting,"
-                f" got {config.environment.auto_reset!r}"
-            )
+        check_no_auto_reset(config)
         keys, no_fixed_task = np.zeros((size, 2), np.uint32), np.full(size, -1, np.int32)
         self.config = config
         self.states = blank(bank, keys, no_fixed_task, config.shape)

@@ -19,7 +19,8 @@ from brim.core.extras import need
 from brim.core.options import check_counts, one_of
 from brim.envs.arc.adapters.env import DRAWN_SEEDS, RENDER_MODES, draw
 from brim.envs.arc.adapters.lanes import AnyTasks, Lanes, bank_of
-from brim.envs.arc.adapters.spaces import action_space, observation_space, structured
+from brim.envs.arc.adapters.spaces import action_space, observation_space
+from brim.envs.arc.adapters.structured import structured
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.state import ArcEnvState, take_states
 

@@ -16,8 +16,8 @@ from brim.envs.arc.adapters.flat import flat_table
 from brim.envs.arc.adapters.masks import flat_mask, parts_mask
 from brim.envs.arc.adapters.metrics import Metrics
 from brim.envs.arc.adapters.vector import ArcVectorEnv
-from brim.envs.arc.adapters.wrappers import channels_space, one_hot, one_hot_space
-from brim.envs.arc.channels import check_channels, stack_channels
+from brim.envs.arc.adapters.wrappers import channels_space, one_hot_space
+from brim.envs.arc.channels import check_channels, one_hot, stack_channels
 
 if TYPE_CHECKING:
     import gymnasium

@@ -16,7 +16,7 @@ from brim.envs.arc.adapters.env import ArcEnv
 from brim.envs.arc.adapters.flat import flat_table
 from brim.envs.arc.adapters.masks import flat_mask, parts_mask
 from brim.envs.arc.adapters.metrics import Metrics
-from brim.envs.arc.channels import check_channels, count_channels, stack_channels
+from brim.envs.arc.channels import VALUES, check_channels, count_channels, one_hot, stack_channels
 from brim.envs.arc.operations import PADDING
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 else:
     gymnasium = need("gymnasium", extra="arc", user="brim.envs.arc")
     spaces, RecordConstructorArgs = gymnasium.spaces, gymnasium.utils.RecordConstructorArgs
-
-VALUES = PADDING + 1
-"""Colours, and the value of cells outside of a grid."""
 
 
 class FlatActions(gymnasium.ActionWrapper[Any, Any, Any], RecordConstructorArgs):
@@ -190,9 +187,3 @@ def one_hot_space(space: "spaces.Space[Any]") -> "spaces.Box":
         raise OptionError(f"OneHot needs observations of uint8 from 0 to {PADDING}, got {space}")
     *stacked, rows, columns = space.shape
     return spaces.Box(0, 1, (VALUES * int(np.prod(stacked)), rows, columns), np.uint8)
-
-
-def one_hot(grids: NDArray[np.uint8], axes: int = 0) -> NDArray[np.uint8]:
-    """Return the values of cells as channels. The first `axes` axes count environments."""
-    hot = grids[..., None, :, :] == np.arange(VALUES, dtype=np.uint8)[:, None, None]
-    return hot.astype(np.uint8).reshape((*grids.shape[:axes], -1, *grids.shape[-2:]))
