@@ -5,7 +5,8 @@ from typing import Any, get_args
 import click
 
 from brim.cli.options import flags, names_callback
-from brim.core.errors import DataError
+from brim.core.display import visible
+from brim.core.errors import DataError, OptionError
 from brim.envs.arc.config import LARGEST
 from brim.envs.arc.tasks.datasets import DATASETS, Split, load_tasks
 from brim.envs.arc.tasks.task import JaxArcTask, create_mock_task
@@ -67,6 +68,23 @@ def one_task(data: str, id: str, *, split: Any = None) -> JaxArcTask:
     if id != task.id:
         raise DataError(f"there is no task {id!r} in {MOCK}; its only task is {task.id!r}")
     return task
+
+
+def only_task(data: str, id: str | None, *, split: Any = None) -> JaxArcTask:
+    """Return the task with this id, or the only one if no id is given.
+
+    Raises:
+        OptionError: No id is given, and there are several tasks.
+        BrimError: There is no such task, or the data set is unknown, missing or wrong.
+    """
+    if id is not None:
+        return one_task(data, id, split=split)
+    tasks = chosen_tasks(data, split=split)
+    if len(tasks) > 1:
+        raise OptionError(
+            f"{data} holds {len(tasks):,} tasks; choose one with --task, such as --task {visible(tasks[0].id)!r}"
+        )
+    return tasks[0]
 
 
 def smallest_shape(tasks: list[JaxArcTask]) -> tuple[int, int]:

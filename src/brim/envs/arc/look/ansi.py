@@ -2,7 +2,7 @@
 
 The characters are the same with and without colour; colour only adds escapes around them. A cell is two characters, the
 digit and a blank, or an asterisk if it is selected; where that is too wide and nothing is selected, it is the digit
-alone. An open cell is a dot. Nothing is printed here, and nothing is ever cut off to fit: a drawing that does not fit
+alone. The cell at the cursor has "<", or "#" if it is selected, and exchanged colours. An open cell is a dot. Nothing is printed here, and nothing is ever cut off to fit: a drawing that does not fit
 the given width is refused.
 """
 
@@ -28,6 +28,10 @@ TERMINAL = 80
 """Usual columns of a terminal."""
 RESET = "\x1b[0m"
 HIDDEN = "?"
+MARKS = (" ", "*")
+"""The second character of a cell that is not selected, and of one that is."""
+CURSOR = ("<", "#")
+"""The same for the cell at the cursor."""
 
 
 class _Block(NamedTuple):
@@ -131,8 +135,8 @@ class _Pen(NamedTuple):
 
 def _group(group: Group, pen: _Pen, width: int | None) -> _Block:
     """Arrange the panels of a group: side by side, below each other if that is too wide, with cells as wide as fits."""
-    selected = any(panel.selected is not None for panel in group.panels)
-    cells = [True] if selected or pen.rulers else [True, False]
+    marked = any(panel.selected is not None or panel.cursor is not None for panel in group.panels)
+    cells = [True] if marked or pen.rulers else [True, False]
     tried: list[_Block] = []
     for stacked in (False, True) if len(group.panels) > 1 else (False,):
         for wide in cells:
@@ -165,9 +169,13 @@ def _panel(panel: Panel, pen: _Pen, *, wide: bool) -> _Block:
         return _Block((*_caption_lines(panel), HIDDEN), max(len(panel.caption), 1))
     rows, columns = panel.grid.shape
     selected = np.zeros((rows, columns), np.bool_) if panel.selected is None else panel.selected
+    marks = [[MARKS[mark] for mark in row] for row in selected.tolist()]
+    if panel.cursor is not None:
+        row, column = panel.cursor
+        marks[row][column] = CURSOR[bool(selected[row, column])]
     lines = [
-        "".join(_cell(value, mark, pen, wide=wide) for value, mark in zip(values, marks, strict=True))
-        for values, marks in zip(panel.grid.tolist(), selected.tolist(), strict=True)
+        "".join(_cell(value, mark, pen, wide=wide) for value, mark in zip(values, own, strict=True))
+        for values, own in zip(panel.grid.tolist(), marks, strict=True)
     ]
     width = columns * (1 + wide)
     if pen.rulers:
@@ -180,13 +188,17 @@ def _caption_lines(panel: Panel) -> list[str]:
     return [panel.caption] if panel.caption else []
 
 
-def _cell(value: int, selected: bool, pen: _Pen, *, wide: bool) -> str:
+def _cell(value: int, mark: str, pen: _Pen, *, wide: bool) -> str:
     digit = "." if value == PADDING else str(value)
-    text = digit + ("*" if selected else " ") * wide
-    if not pen.colour or value == PADDING:
+    text = digit + mark * wide
+    if not pen.colour:
         return text
+    if value == PADDING:
+        return f"\x1b[7m{text}{RESET}" if mark in CURSOR else text
     ink, ground = (";".join(map(str, rgb_of(one))) for one in (pen.palette.inks[value], pen.palette.colours[value]))
-    bold = "1;" if selected else ""
+    bold = "" if mark == MARKS[False] else "1;"
+    if mark in CURSOR:
+        ink, ground = ground, ink
     return f"\x1b[{bold}38;2;{ink};48;2;{ground}m{text}{RESET}"
 
 

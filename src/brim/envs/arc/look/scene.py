@@ -31,6 +31,8 @@ class Panel(NamedTuple):
     """Of the grid's shape; None if no cell is selected."""
     room: tuple[int, int] = (0, 0)
     """Rows and columns that are kept free for it at least, so that the frames of an animation have one size."""
+    cursor: tuple[int, int] | None = None
+    """Row and column of the cell that a person is at. Only a terminal shows it."""
 
 
 class Group(NamedTuple):
