@@ -49,6 +49,8 @@ from brim.envs.arc.episodes.record import record_episodes as record_episodes
 from brim.envs.arc.look.ansi import draw_episode as draw_episode
 from brim.envs.arc.look.ansi import draw_state as draw_state
 from brim.envs.arc.look.ansi import draw_task as draw_task
+from brim.envs.arc.look.page import render_browse_page as render_browse_page
+from brim.envs.arc.look.page import render_replay_page as render_replay_page
 from brim.envs.arc.look.picture import save_picture as save_picture
 from brim.envs.arc.look.raster import rgb_episode as rgb_episode
 from brim.envs.arc.look.raster import rgb_state as rgb_state
