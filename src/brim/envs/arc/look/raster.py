@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.errors import OptionError
 from brim.envs.arc.episodes.episode import ArcEpisode
 from brim.envs.arc.look.figure import ARROW, CELL, Figure, PlacedGrid, lay_out
 from brim.envs.arc.look.font import text_pixels
@@ -24,6 +25,7 @@ PAPER, LINE, TEXT, DARK, LIGHT = range(COLOURS, COLOURS + 5)
 """Numbers of the colours beside those of cells: background, lines between cells, text and arrows, both tones of the
 outline of a selection."""
 EXTRA = ("#ffffff", "#808080", "#222222", "#000000", "#ffffff")
+MOST_PIXELS = 100_000_000
 LEAST_LINED = 4
 """Pixels of the smallest cells that have lines between them."""
 
@@ -94,7 +96,16 @@ def colour_table(palette: str) -> Pixels:
 
 
 def paint(figure: Figure) -> Pixels:
-    """Return a figure as numbers of colours. [height, width]"""
+    """Return a figure as numbers of colours. [height, width]
+
+    Raises:
+        OptionError: It has more than 100 million pixels.
+    """
+    if figure.height * figure.width > MOST_PIXELS:
+        raise OptionError(
+            f"the picture would have {figure.width:,} x {figure.height:,} pixels, more than {MOST_PIXELS:,}; make cells"
+            f" smaller than {figure.cell} pixels, or write an .svg or, of an episode, a .gif"
+        )
     pixels = np.full((figure.height, figure.width), PAPER, np.uint8)
     for placed in figure.grids:
         _paint_grid(pixels, placed, figure.cell)

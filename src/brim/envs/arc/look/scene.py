@@ -135,7 +135,7 @@ def frame_scenes(episode: ArcEpisode, *, answers: bool = True) -> list[Scene]:
             f"step {step} of {episode.steps}: {step_name(frame)}",
             f"{frame.kind} pair {frame.pair}, similarity {frame.similarity:.3f}",
         )
-        scenes.append(Scene(episode_title(episode), (Group(captions, panels),)))
+        scenes.append(Scene(episode.id, (Group(captions, panels),)))
     return scenes
 
 
