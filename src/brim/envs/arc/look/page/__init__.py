@@ -80,15 +80,16 @@ def render_browse_page(tasks: Sequence[JaxArcTask], *, title: str) -> str:
     """
     if not tasks:
         raise DataError("there are no tasks to browse; a page needs at least one")
-    data, kept = browse.browse_json(tasks, Room(things=MOST_TASKS, characters=MOST_CHARACTERS))
+    facts = [browse.facts_of(task) for task in tasks]
+    data, kept = browse.browse_json(tasks, facts, Room(things=MOST_TASKS, characters=MOST_CHARACTERS))
     body = Template(page_file(__name__, "browse.html")).substitute(
         version=escape(__version__),
         title=text_html(title),
-        verdict=escape(browse.verdict(tasks)),
+        verdict=escape(browse.verdict(tasks, facts)),
         notes=left_out_html("task", [named(one.id, "id") for one in tasks[kept:]], len(tasks)),
         look=look_html(),
-        filters=browse.filters_html(tasks[:kept]),
-        static=browse.static_html(tasks[:kept]),
+        filters=browse.filters_html(facts[:kept]),
+        static=browse.static_html(tasks[:kept], facts[:kept]),
         help=help_html(BROWSE_KEYS),
     )
     return _document(title, body, data, ("grids.css", "browse.css"), ("grids.js", "controls.js", "browse.js"))

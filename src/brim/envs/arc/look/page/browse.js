@@ -30,7 +30,7 @@ function drawCard(card) {
   if (picture.childElementCount) return;
   for (const [name, grid] of Object.entries(pair)) {
     if (name === "output") add(picture, "span", { class: "arrow", "aria-hidden": "true" }, "→");
-    drawGrid(add(picture, "svg"), grid, cellFor(grid, 74, 74, 10), { label: `first demonstration, ${name}` });
+    drawGrid(add(picture, "svg"), grid, cellFor(grid, 66, 66, 10), { label: `first demonstration, ${name}` });
   }
 }
 
@@ -102,7 +102,7 @@ function drawTask() {
 
 // A pair, large; the output of a test stays hidden behind a button until it is asked for.
 function pairNode(pair, name, width, test) {
-  const node = document.createElement("div"), { input, output } = pair, room = Math.min(width, 640) - 56;
+  const node = document.createElement("div"), { input, output } = pair, room = (width < 900 ? Math.min(width, 640) : (width - 40) / 2) - 56;  // two beside each other, if they can be large
   const both = { rows: Math.max(input.rows, output.rows), columns: input.columns + output.columns }, cell = Math.max(3, cellFor(both, room, 400, 26));
   const isHidden = test !== null && !answers.has(test);
   node.className = "couple";

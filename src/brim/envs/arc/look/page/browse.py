@@ -40,23 +40,23 @@ def facts_of(task: JaxArcTask) -> Facts:
     return Facts(len(task.train), len(task.test), *task.largest, len(used), is_same)
 
 
-def browse_json(tasks: Sequence[JaxArcTask], room: Room) -> tuple[dict[str, Any], int]:
+def browse_json(tasks: Sequence[JaxArcTask], facts: Sequence[Facts], room: Room) -> tuple[dict[str, Any], int]:
     """Return the data of the script, and the number of tasks in it."""
     listed: list[dict[str, Any]] = []
-    for task in tasks:
-        values = {"id": named(task.id, "id"), "facts": [int(one) for one in facts_of(task)], **task_json(task)}
+    for task, numbers in zip(tasks, facts, strict=True):
+        values = {"id": named(task.id, "id"), "facts": [int(one) for one in numbers], **task_json(task)}
         if not room.take(values):
             break
         listed.append(values)
     return {"tasks": listed}, len(listed)
 
 
-def verdict(tasks: Sequence[JaxArcTask]) -> str:
+def verdict(tasks: Sequence[JaxArcTask], facts: Sequence[Facts]) -> str:
     """Say how many tasks and pairs there are, and how large their grids are."""
-    train, test = sum(len(one.train) for one in tasks), sum(len(one.test) for one in tasks)
+    train, test = sum(one.train for one in facts), sum(one.test for one in facts)
     shapes = np.array([grid.shape for one in tasks for pair in (*one.train, *one.test) for grid in pair])
     (low, left), (high, right) = shapes.min(axis=0).tolist(), shapes.max(axis=0).tolist()
-    same = sum(facts_of(one).is_same for one in tasks)
+    same = sum(one.is_same for one in facts)
     sized = f"{low} to {high} rows and {left} to {right} columns"
     return (
         f"{counted(len(tasks), 'task')} with {counted(train, 'demonstration')} and {counted(test, 'test pair')}. Grids "
@@ -64,9 +64,8 @@ def verdict(tasks: Sequence[JaxArcTask]) -> str:
     )
 
 
-def filters_html(tasks: Sequence[JaxArcTask]) -> str:
+def filters_html(facts: Sequence[Facts]) -> str:
     """Return the filters, with the values that occur in the tasks."""
-    facts = [facts_of(task) for task in tasks]
     largest = [max(one.rows, one.columns) for one in facts]
     sizes = [size for size in SIZES if min(largest) <= size < max(largest)]
     pairs, colours = sorted({one.train for one in facts}), sorted({one.colours for one in facts})
@@ -82,10 +81,10 @@ def filters_html(tasks: Sequence[JaxArcTask]) -> str:
     )
 
 
-def static_html(tasks: Sequence[JaxArcTask]) -> str:
+def static_html(tasks: Sequence[JaxArcTask], facts: Sequence[Facts]) -> str:
     """Return a table of all tasks and pictures of the first ones, which only a reader without a script is shown."""
     head = ("Task", "Demonstrations", "Tests", "Largest grid", "Colours", "Output size")
-    rows = [_row(task) for task in tasks]
+    rows = [_row(task, numbers) for task, numbers in zip(tasks, facts, strict=True)]
     drawn = "".join(_task_html(task) for task in tasks[:DRAWN])
     some = "All" if len(tasks) <= DRAWN else f"The first {DRAWN} of {len(tasks):,}"
     return (
@@ -95,8 +94,7 @@ def static_html(tasks: Sequence[JaxArcTask]) -> str:
     )
 
 
-def _row(task: JaxArcTask) -> list[str]:
-    facts = facts_of(task)
+def _row(task: JaxArcTask, facts: Facts) -> list[str]:
     size = f"{facts.rows}x{facts.columns}"
     same = "same" if facts.is_same else "differs"
     return [named(task.id, "id"), f"{facts.train}", f"{facts.test}", size, f"{facts.colours}", same]

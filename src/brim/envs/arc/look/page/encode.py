@@ -5,6 +5,7 @@ clipboard) and the length of the run if it is above 1, so "3x4:a5bj6". The grids
 step changes: "z" stands for a cell that stays as it was. `grids.js` and `episodes.js` read these texts.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,8 +19,9 @@ from brim.envs.arc.episodes.episode import ArcEpisode, Frame
 from brim.envs.arc.operations import OPERATIONS
 from brim.envs.arc.tasks.task import JaxArcTask
 
-LETTERS = "abcdefghijk"
-SAME = "z"
+LETTERS = np.frombuffer(b"abcdefghijk", "S1")
+SAME = b"z"
+REPEATED = re.compile(r"(.)\1+")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 UNKNOWN, FORBIDDEN, OUTSIDE_ARRAYS, OUTSIDE_GRID = "ufag"
 """Reasons why an action is invalid."""
@@ -34,15 +36,11 @@ def runs_text(cells: NDArray[Any], before: NDArray[Any] | None = None) -> str:
         >>> runs_text(np.array([[0, 0, 1], [1, 5, 0]]), np.array([[0, 0, 1], [1, 0, 0]]))
         'z4f'
     """
-    values = cells.astype(np.int16).ravel()
+    letters = LETTERS[cells.ravel()]
     if before is not None:
-        values = np.where(values == before.ravel(), -1, values)
-    starts = np.flatnonzero(np.diff(values, prepend=-2))
-    lengths = np.diff(starts, append=len(values))
-    runs = list(zip(values[starts].tolist(), lengths.tolist(), strict=True))
-    if runs and runs[-1][0] == -1:
-        runs.pop()
-    return "".join(f"{SAME if value < 0 else LETTERS[value]}{many if many > 1 else ''}" for value, many in runs)
+        letters[cells.ravel() == before.ravel()] = SAME
+    text = letters.tobytes().rstrip(SAME).decode()
+    return REPEATED.sub(lambda found: f"{found[1]}{len(found[0])}", text)
 
 
 def grid_text(grid: NDArray[np.uint8]) -> str:
@@ -138,7 +136,7 @@ def _cells(mask: NDArray[np.bool_]) -> str:
     top, left, bottom, right = int(rows.min()), int(columns.min()), int(rows.max()), int(columns.max())
     if len(rows) == (bottom - top + 1) * (right - left + 1):
         return "".join(DIGITS[edge] for edge in (top, left, bottom, right))
-    return "/" + runs_text(mask, np.zeros_like(mask))
+    return "/" + runs_text(mask.astype(np.uint8), np.zeros(mask.shape, np.uint8))
 
 
 def _change(episode: ArcEpisode, before: Frame, after: Frame) -> str:

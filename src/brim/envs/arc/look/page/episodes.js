@@ -72,6 +72,8 @@ function placeText(box) {
   return isFull ? `in ${area}` : `in ${plural(box.cells, "cell")} of ${area}`;
 }
 
+const operationText = ({ operation }) => `operation ${operation}${data.operations[operation] ? `, ${data.operations[operation].name}` : ""}`;
+
 function actionText(frame) {
   const { operation, invalid, selection, asked, grid } = frame;
   if (operation === null) return "beginning of the episode";

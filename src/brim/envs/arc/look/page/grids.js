@@ -45,11 +45,11 @@ function drawGrid(svg, grid, cell, { label, selected = null, digits = false }) {
   coloured(grid).forEach((path, colour) => { if (path) add(body, "path", { class: `c${colour}`, d: path }); });
   add(svg, "path", { class: "lines", d: dividers(rows, columns, cell) });
   if (digits && cell >= READABLE) {
-    const text = { "font-size": (cell * 0.58).toFixed(1), "text-anchor": "middle" };
+    const text = add(svg, "g", { "font-size": (cell * 0.58).toFixed(1), "text-anchor": "middle" });
     cells.forEach((colour, at) => {
       if (colour === OPEN) return;
-      const x = ((at % columns) + 0.5) * cell + 0.5, y = (Math.floor(at / columns) + 0.7) * cell + 0.5;
-      add(svg, "text", { class: `i${colour}`, x: x.toFixed(1), y: y.toFixed(1), ...text }, colour);
+      const x = ((at % columns) + 0.5) * cell + 0.5, y = (Math.floor(at / columns) + 0.5) * cell + 0.5;
+      add(text, "text", { class: `i${colour}`, x: x.toFixed(1), y: y.toFixed(1) }, colour);
     });
   }
   if (!selected) return;

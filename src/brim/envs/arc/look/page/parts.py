@@ -11,6 +11,7 @@ REPLAY_KEYS = (
     ("Space", "play or pause"),
     ("Left, Right", "one step back or forward"),
     ("Home, End", "first or last step"),
+    ("+, -", "faster or slower"),
     ("n, p", "next or previous episode of the list"),
     ("c", "compare with another episode, or stop comparing"),
     *LOOK_KEYS,
@@ -34,7 +35,7 @@ def look_html() -> str:
         for number, name in enumerate(PALETTES)
     )
     return (
-        f'<fieldset class="switch"><legend>Colours</legend>{options}</fieldset>'
+        f'<fieldset class="switch palette"><legend>Palette</legend>{options}</fieldset>'
         '<button type="button" id="digits" aria-pressed="false">Digits</button>'
         '<button type="button" id="keys">Keys</button>'
     )

@@ -1,6 +1,6 @@
 // The player: one or two episodes at a position that play, step and scrub move.
 
-const state = { first: 0, second: null, position: 0, by: "step", playing: null, speed: 4 };
+const state = { first: 0, second: null, position: 0, by: "step", playing: null, speed: 4, address: null };
 const OUTCOMES = { solved: "solved", failed: "failed", cut: "cut off", unfinished: "unfinished" };
 const KINDS = { train: "demonstration pair", test: "test pair" };
 const decimal = (x, digits = 3) => (x < 0 && Number(x.toFixed(digits)) !== 0 ? "−" : "") + Math.abs(x).toFixed(digits);
@@ -63,6 +63,7 @@ class Pane {
     }
     parts.empty.hidden = Boolean(frame.clipboard && frame.clipboard.rows);
     parts.action.textContent = words[0].toUpperCase() + words.slice(1);
+    parts.operation.textContent = step ? operationText(frame) : "";
     parts.action.classList.toggle("invalid", frame.invalid !== "");
     parts.step.textContent = `${count(step)} of ${count(frames.length - 1)}`;
     parts.alike.textContent = alike(frame.similarity);
@@ -145,7 +146,7 @@ function show(changes = {}) {
   settle();
 }
 
-// Draws the present position, and tells it to the address and, unless it plays, to screen readers.
+// Draws the present position and, unless it plays, tells it to the address.
 function settle() {
   const { position, playing } = state;
   for (const pane of openPanes()) pane.draw();
@@ -156,8 +157,8 @@ function settle() {
   for (const id of ["forth", "to-end"]) byId(id).disabled = position === last();
   byId("play").classList.toggle("playing", playing !== null);
   byId("play-name").textContent = playing === null ? "Play" : "Pause";
-  if (playing !== null) return;
-  history.replaceState(null, "", addressOf());
+  clearTimeout(state.address);  // browsers refuse an address that changes many times in a second
+  if (playing === null) state.address = setTimeout(() => history.replaceState(null, "", addressOf()), 200);
 }
 
 function moveTo(position) {

@@ -79,9 +79,12 @@ function wirePlayer() {
   };
   for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
   byId("scrub").addEventListener("input", ({ target }) => stepTo(Number(target.value)));
-  byId("speed").addEventListener("change", ({ target }) => { state.speed = Number(target.value); });
+  const speed = byId("speed"), setSpeed = (at) => { speed.selectedIndex = Math.max(0, Math.min(speed.length - 1, at)); state.speed = Number(speed.value); };
+  speed.addEventListener("change", () => setSpeed(speed.selectedIndex));
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) setSpeed(0);
   for (const input of document.querySelectorAll('input[name="by"]')) input.addEventListener("change", () => { pause(); show({ by: input.value }); });
   const keys = { " ": togglePlay, ArrowRight: clicks.forth, ArrowLeft: clicks.back, Home: clicks["to-start"], End: clicks["to-end"], n: clicks.next, p: clicks.previous, c: toggleCompare };
+  for (const [key, way] of [["+", 1], ["=", 1], ["-", -1]]) keys[key] = () => setSpeed(speed.selectedIndex + way);
   wireKeys(() => keys);
 }
 

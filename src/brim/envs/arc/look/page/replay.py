@@ -42,7 +42,7 @@ def replay_json(episodes: Sequence[ArcEpisode], room: Room) -> tuple[dict[str, A
         numbers.setdefault(one.task.fingerprint, len(tasks))
         tasks += new
         listed.append(values)
-    operations = [{"words": operation_words(one), "uses": selection_use(one)} for one in ArcOperation]
+    operations = [{"name": one.name, "words": operation_words(one), "uses": selection_use(one)} for one in ArcOperation]
     return {"tasks": tasks, "episodes": listed, "operations": operations, "reasons": REASONS}, len(listed)
 
 
