@@ -217,7 +217,8 @@ def test_operations_without_effect_are_masked_until_they_have_one():
     mask = operation_mask(states, setting)
     assert not mask[:, ArcOperation.PASTE].any()
     no_tests = states.task_index == 4
-    assert no_tests.any() and not no_tests.all()
+    assert no_tests.any()
+    assert not no_tests.all()
     for operation in (ArcOperation.NEXT_TEST, ArcOperation.PREVIOUS_TEST, ArcOperation.FIRST_UNSOLVED_TEST):
         assert_same(mask[:, operation], ~no_tests)
     copy = np.zeros(30, np.int32)

@@ -242,5 +242,5 @@ class Box:
     def contains(self, x: Any) -> Any:
         """Return whether x is one of them."""
         if tuple(x.shape) != self.shape or x.dtype != self.dtype:
-            return jnp.asarray(False)
+            return False
         return ((x >= self.low) & (x <= self.high)).all()
