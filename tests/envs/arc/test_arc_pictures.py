@@ -179,7 +179,7 @@ def test_padding_is_cut_off_and_what_is_no_grid_is_refused():
     padded[:2, :3] = 4
     assert np.array_equal(rgb_state(padded), rgb_state(np.full((2, 3), 4)))
     for wrong in ([[11]], [[-1]], [[PADDING]], [1, 2], [[0.5]], np.zeros((31, 1), int), np.zeros((0, 3), int)):
-        with pytest.raises(DataError, match="^grid"):
+        with pytest.raises(DataError, match=r"^grid"):
             draw_state(wrong)
     with pytest.raises(DataError, match=r"selected must be an array of bool that covers the grid of 2x2"):
         draw_state([[1, 2], [3, 4]], selected=np.ones((1, 2), bool))
@@ -307,7 +307,7 @@ def test_unknown_formats_and_palettes_are_refused_with_the_nearest_name_before_a
         save_picture(tmp_path / "task.gif", task)
     with pytest.raises(OptionError, match="cell must be at most 64 pixels, got 65"):
         save_picture(tmp_path / "task.png", task, cell=65)
-    with pytest.raises(OptionError, match="delay must be 0.02 to 60 seconds, got 0"):
+    with pytest.raises(OptionError, match=r"delay must be 0\.02 to 60 seconds, got 0"):
         save_picture(tmp_path / "e.gif", episode(), delay=0)
     with pytest.raises(DataError, match="got ndarray"):
         save_picture(tmp_path / "grid.png", np.zeros((2, 2), np.uint8))
