@@ -24,8 +24,8 @@ MAY_CHANGE = ("save_every", "keep", "eval_every")
 """Options that may change when a run is resumed: none of them reaches the weights."""
 LARGEST_SEED = 2**32 - 1
 """Keys of JAX are made from 32 bits."""
-REWARD = ArcRewardConfig(similarity_weight=2.0, step_penalty=0.0, success_bonus=2.0)
-"""The reward of training: twice the change of the similarity, and 2 for a solved task."""
+REWARD = ArcRewardConfig(similarity_weight=0.0, step_penalty=0.0, success_bonus=1.0)
+"""The reward of the environments: 1 for a solved task. Training adds a reward for similarity; see `ppo`."""
 FLOOD_FILLS = tuple(range(ArcOperation.FLOOD_FILL_0, ArcOperation.FLOOD_FILL_9 + 1))
 OPERATIONS: dict[Kind, tuple[int, ...]] = {
     "recolour": FLOOD_FILLS,
@@ -58,7 +58,7 @@ class ArcPpoConfig:
     """Environments that play at the same time."""
     steps: int = 6
     """Steps of each environment in an update."""
-    updates: int = 150
+    updates: int = 100
     """Updates of the whole run."""
     epochs: int = 2
     """Passes over the steps of an update."""

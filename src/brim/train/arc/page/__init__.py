@@ -10,7 +10,7 @@ from typing import Any
 
 from brim import __version__
 from brim.analyze.page import page_file, render_document
-from brim.analyze.page.forms import counted, duration, large, number, share, table_html
+from brim.analyze.page.forms import counted, duration, large, share, table_html
 from brim.analyze.page.parts import Fact, facts_html, notes_html, options_html, text_html
 from brim.analyze.page.points import divide, mean, short
 from brim.core.display import visible
@@ -63,7 +63,7 @@ def page_data(updates: Sequence[UpdateReport], evaluation: Evaluation | None) ->
     evaluated = [one for one in updates if one.held_out is not None]
     return {
         "updates": len(updates),
-        "random": None if evaluation is None else short(evaluation.total(RANDOM).solved_share),
+        "random": None if evaluation is None else _chance(evaluation),
         "training": {
             "update": [(part[0].step + part[-1].step) / 2 for part in stretches],
             **{
@@ -76,6 +76,11 @@ def page_data(updates: Sequence[UpdateReport], evaluation: Evaluation | None) ->
             "solved": [short(one.held_out) for one in evaluated],
         },
     }
+
+
+def _chance(evaluation: Evaluation) -> dict[str, Any]:
+    score = evaluation.total(RANDOM)
+    return {"value": short(score.solved_share), "text": f"random actions {share(score.solved, score.tasks)}"}
 
 
 def verdict(updates: Sequence[UpdateReport], evaluation: Evaluation | None) -> str:
@@ -118,7 +123,7 @@ def fact_list(updates: Sequence[UpdateReport], evaluation: Evaluation | None) ->
         score = evaluation.total(SAMPLED)
         facts.append(Fact("invalid", "Invalid actions", share(score.invalid, score.steps), "on held-out tasks"))
     elif last is not None:
-        facts.append(Fact("solved", "Solved in training", number(last.metrics.get("solved")), "in the last update"))
+        facts.append(Fact("solved", "Solved in training", share(last.metrics["solved"], 1), "in the last update"))
     return facts
 
 
@@ -144,8 +149,8 @@ def _evaluation(evaluation: Evaluation | None, replays: str | None) -> str:
     for kind, scores in evaluation.rows():
         agent = scores[SAMPLED]
         shares = [share(scores[policy].solved, scores[policy].tasks) for policy in (SAMPLED, GREEDY, RANDOM)]
-        length = number(agent.steps / agent.tasks)
-        rows.append([kind, f"{agent.tasks:,}", *shares, length, share(agent.invalid, agent.steps)])
+        mean_steps = f"{agent.steps / agent.tasks:.1f}"
+        rows.append([kind, f"{agent.tasks:,}", *shares, mean_steps, share(agent.invalid, agent.steps)])
     link = f'<p class="words"><a href="{escape(replays)}">Replay some of these episodes</a></p>' if replays else ""
     return (
         '<p class="words">Share of the tasks that were solved, each played once. "Sampled" draws actions from the '

@@ -65,9 +65,8 @@ function told(one, format) {
 }
 
 function paintSolved(chart) {
-  const level = random === null ? null : { value: random, text: `random actions ${percent(random)}` };
   const series = [{ name: "training", at: training.update, values: training.solved }, { name: "held out", at: evaluated.update, values: evaluated.solved, dots: true }];
-  return paintCurves(chart, { name: "solved", unit: "share solved", format: shareOf, top: 1, series, level });
+  return paintCurves(chart, { name: "solved", unit: "share solved", format: shareOf, top: 1, series, level: random });
 }
 
 const one = (key, name, more = {}) => (chart) => paintCurves(chart, { name, series: [{ name, at: training.update, values: training[key] }], ...more });
@@ -75,7 +74,7 @@ const roomy = { left: 56, right: 22, top: 30, bottom: 40 }, small = { ...roomy, 
 const charts = [
   new Chart("solved-chart", { height: 320, margin: roomy, paint: paintSolved }),
   new Chart("loss-chart", { height: 200, margin: small, paint: one("loss", "loss") }),
-  new Chart("entropy-chart", { height: 200, margin: small, paint: one("entropy", "entropy", { unit: "nats" }) }),
+  new Chart("entropy-chart", { height: 200, margin: small, paint: one("entropy", "entropy") }),
   new Chart("reward-chart", { height: 200, margin: small, paint: one("reward", "mean reward") }),
   new Chart("value-chart", { height: 200, margin: small, paint: one("value_loss", "value loss") }),
   new Chart("kl-chart", { height: 200, margin: small, paint: one("kl", "KL divergence", { unit: "nats" }) }),
