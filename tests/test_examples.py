@@ -6,6 +6,7 @@ Where an example runs twice, the second process is forked, which saves it the im
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,19 @@ def test_the_examples_of_grpo_run_in_a_short_form(name, facts, tmp_path):
     assert [fact for fact in facts if fact not in done.stdout] == []
     assert list(tmp_path.iterdir()) == []
     assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
+
+
+@pytest.mark.torch
+def test_the_example_of_stable_baselines_runs_or_says_what_to_install(tmp_path):
+    """Stable-Baselines3 is not among the packages that the tests install."""
+    done = run_command([str(EXAMPLES / "arc/stable_baselines.py"), "--quick"], tmp_path)
+    if find_spec("stable_baselines3") is None:
+        assert done.returncode == 1
+        assert done.stderr.startswith("this example needs stable_baselines3; run: pip install")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "observations (1375,), 225 actions, 4 tasks\nsteps 2048: solved " in done.stdout
+    assert "`arc/stable_baselines.py`" in (EXAMPLES / "README.md").read_text()
 
 
 SHORT = """
