@@ -48,6 +48,9 @@ WRITERS = {
     "gym run -t byte --mock -n 2 -q --output": "buffer.brim",
     "demo -n 50 --steps 0 --report": "demo.html",
     "arc rollout --data mock --envs 2 --engine numpy -o": "episodes.jsonl",
+    "arc rollout --data mock --envs 2 --engine numpy --record": "episodes.json",
+    "arc play mock --keys 5 --record": "played.json",
+    "arc render mock -o": "task.png",
 }
 
 ASKING = {

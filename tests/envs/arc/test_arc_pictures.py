@@ -253,6 +253,14 @@ def test_an_animation_has_a_frame_for_every_step_and_shows_the_last_longer(tmp_p
     assert durations == [200, 200, 200, 800]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_frames_of_an_animation_have_one_size_whatever_the_captions_and_pairs_are(answers):
+    task = JaxArcTask("t", train=[([[1]], [[2] * 9] * 9)], test=[([[3] * 4], [[4] * 20] * 3)])
+    played = episode(task, [1, 10, 41, 26, 40, 25, 34])
+    frames = decoded(picture_bytes(".gif", played, **{**OPTIONS, "answers": answers, "cell": 3}))
+    assert len(frames) == 8
+
+
 def test_png_of_states_tasks_and_episodes_is_the_array_of_pixels(tmp_path):
     task = create_mock_task()
     states, _ = batch_reset(np.zeros((2, 2), np.uint32), JaxArcConfig(), task)

@@ -2,8 +2,8 @@
 
 The characters are the same with and without colour; colour only adds escapes around them. A cell is two characters, the
 digit and a blank, or an asterisk if it is selected; where that is too wide and nothing is selected, it is the digit
-alone. The cell at the cursor has "<", or "#" if it is selected, and exchanged colours. An open cell is a dot. Nothing is printed here, and nothing is ever cut off to fit: a drawing that does not fit
-the given width is refused.
+alone. The cell at the cursor has "<", or "#" if it is selected, and exchanged colours. An open cell is a dot.
+Nothing is printed here, and nothing is ever cut off to fit: a drawing that does not fit the given width is refused.
 """
 
 from collections.abc import Sequence

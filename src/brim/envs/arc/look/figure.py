@@ -64,8 +64,10 @@ class Figure(NamedTuple):
     arrows: tuple[PlacedArrow, ...]
 
 
-def lay_out(scene: Scene, *, cell: int = CELL, widest: int = WIDEST) -> Figure:
+def lay_out(scene: Scene, *, cell: int = CELL, widest: int = WIDEST, least: tuple[int, int] = (0, 0)) -> Figure:
     """Lay out a scene with cells of `cell` pixels. Only a single group can be wider than `widest`.
+
+    The picture has at least the width and height `least`.
 
     Raises:
         OptionError: The cell is not between 1 and 64 pixels.
@@ -76,7 +78,7 @@ def lay_out(scene: Scene, *, cell: int = CELL, widest: int = WIDEST) -> Figure:
     scale = 1 if cell < 10 else 2
     drawn = _Drawing(cell=cell, scale=scale)
     rows = _wrapped([drawn.size(group) for group in scene.groups], widest)
-    width = max(_row_width(row) for row in rows) + 2 * MARGIN
+    width = max(max(_row_width(row) for row in rows) + 2 * MARGIN, least[0])
     y = MARGIN
     if scene.title:
         drawn.write(MARGIN, y, scene.title, width - 2 * MARGIN)
@@ -90,7 +92,7 @@ def lay_out(scene: Scene, *, cell: int = CELL, widest: int = WIDEST) -> Figure:
         y += max(height for _, height in row) + GAP
     return Figure(
         width=width,
-        height=y - GAP + MARGIN,
+        height=max(y - GAP + MARGIN, least[1]),
         cell=cell,
         scale=scale,
         title=scene.title,

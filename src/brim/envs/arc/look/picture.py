@@ -112,7 +112,11 @@ def _scene(what: Shown, *, answers: bool) -> Scene:
 def _gif(episode: ArcEpisode, *, answers: bool, palette: str, cell: int, delay: float) -> bytes:
     if not 0.02 <= delay <= LONGEST_DELAY:
         raise OptionError(f"delay must be 0.02 to {LONGEST_DELAY:g} seconds, got {delay!r}")
-    frames = [paint(lay_out(scene, cell=cell)) for scene in frame_scenes(episode, answers=answers)]
+    scenes = frame_scenes(episode, answers=answers)
+    # A caption or an answer can make one frame larger than another, but all frames of an animation have one size.
+    figures = [lay_out(scene, cell=cell) for scene in scenes]
+    least = max(figure.width for figure in figures), max(figure.height for figure in figures)
+    frames = [paint(lay_out(scene, cell=cell, least=least)) for scene in scenes]
     hundredths = round(100 * delay)
     delays = [hundredths] * (len(frames) - 1) + [hundredths * LAST]
     return gif_bytes(frames, colour_table(palette), delays)

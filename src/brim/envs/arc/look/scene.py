@@ -30,7 +30,7 @@ class Panel(NamedTuple):
     selected: Mask | None = None
     """Of the grid's shape; None if no cell is selected."""
     room: tuple[int, int] = (0, 0)
-    """Rows and columns that are kept free for it at least, so that the frames of an animation have one size."""
+    """Rows and columns that are kept free for it at least, so that it has one place in all frames of an animation."""
     cursor: tuple[int, int] | None = None
     """Row and column of the cell that a person is at. Only a terminal shows it."""
 
@@ -116,20 +116,21 @@ def episode_scene(episode: ArcEpisode, *, answers: bool = True) -> Scene:
 
 
 def frame_scenes(episode: ArcEpisode, *, answers: bool = True) -> list[Scene]:
-    """Return one scene for each frame of an episode, all of one size: input, working grid and target."""
+    """Return one scene for each frame of an episode, with the grids in one place: input, working grid and target."""
     pairs = [pair_of(episode, frame) for frame in episode.frames]
-    rooms = [
+    hidden = [frame.kind == "test" and not answers for frame in episode.frames]
+    targets = [None if hides else pair.output for pair, hides in zip(pairs, hidden, strict=True)]
+    rooms = (
         _room([pair.input for pair in pairs]),
         _room([frame.grid for frame in episode.frames]),
-        _room([pair.output for pair in pairs]),
-    ]
+        _room([target for target in targets if target is not None]),
+    )
     scenes: list[Scene] = []
-    for step, (frame, pair) in enumerate(zip(episode.frames, pairs, strict=True)):
-        hidden = frame.kind == "test" and not answers
+    for step, (frame, pair, target) in enumerate(zip(episode.frames, pairs, targets, strict=True)):
         panels = (
             Panel("input", pair.input, None, rooms[0]),
             Panel("grid", frame.grid, covered(frame.selected, frame.grid), rooms[1]),
-            Panel("target", None if hidden else pair.output, None, rooms[2] if answers else (1, 1)),
+            Panel("target", target, None, rooms[2]),
         )
         captions = (
             f"step {step} of {episode.steps}: {step_name(frame)}",
@@ -204,7 +205,8 @@ def _panels(pair: Pair, *, hidden: bool = False) -> tuple[Panel, Panel]:
 
 
 def _room(grids: list[Grid]) -> tuple[int, int]:
-    return max(grid.shape[0] for grid in grids), max(grid.shape[1] for grid in grids)
+    """Return rows and columns that hold each of the grids."""
+    return max((grid.shape[0] for grid in grids), default=1), max((grid.shape[1] for grid in grids), default=1)
 
 
 def _counted(pairs: tuple[Pair, ...], noun: str) -> str:
