@@ -42,8 +42,11 @@ def play(source: str, keys: str | None, record: str | None, force: bool, as_json
 
     SOURCE is arcagi, arcagi2, mock (one task, built in), or the path of a JSON file of tasks or of a directory of them.
     The grid begins as the input. Change it until it is the output that the demonstrations suggest (d shows them), and
-    submit it with enter. The key ? lists all keys. An operation applies to the selected cells, or to the cell at the
-    cursor. The answer of a test pair is never shown.
+    submit it with enter. The answer of a test pair is never shown.
+
+    An operation applies to the selected cells. If none is selected, it applies to the cell at the cursor; moving,
+    rotating, mirroring and making black apply to the whole grid then. Regions, pasting and the end of the grid are
+    always at the cursor.
 
     Keys are read from --keys or from stdin if that is not a terminal; then the last view is printed. In --keys a key
     without a character is named: <up> <down> <left> <right> <enter> <space> <escape> <backspace>.
