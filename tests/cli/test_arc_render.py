@@ -118,7 +118,9 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(monkeypatch, capsys):
     print_drawing(partial(draw_task, task))
     assert "\x1b" not in capsys.readouterr().out
     monkeypatch.setenv("TERM", "xterm")
+    assert has_colour(Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colour(Terminal())
     print_drawing(partial(draw_task, task))
     assert "\x1b" not in capsys.readouterr().out
 
