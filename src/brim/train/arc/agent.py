@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +63,9 @@ class ArcAgent:
 
     def evaluate(self, count: int | None = None) -> Evaluation:
         """Play held-out tasks, sampled and greedy, beside random actions."""
-        policies = {SAMPLED: self.policy(), GREEDY: self.policy(greedy=True)}
-        found, _ = evaluate(policies, self.held_out_tasks(count), self.environment(), seed=self.config.seed)
+        play = partial(self.learner.play, self.params)
+        agents = {SAMPLED: play, GREEDY: partial(play, greedy=True)}
+        found, _ = evaluate(agents, self.held_out_tasks(count), self.environment(), seed=self.config.seed)
         return found
 
 

@@ -58,7 +58,7 @@ class ArcPpoConfig:
     """Environments that play at the same time."""
     steps: int = 6
     """Steps of each environment in an update."""
-    updates: int = 100
+    updates: int = 80
     """Updates of the whole run."""
     epochs: int = 2
     """Passes over the steps of an update."""

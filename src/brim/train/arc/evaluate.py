@@ -1,12 +1,12 @@
-"""Evaluate a policy on held-out tasks: one episode of each test pair, scored by the kind of task.
+"""Evaluate an agent on held-out tasks: one episode of each test pair, scored by the kind of task.
 
-A policy on arrays of JAX acts in one compiled rollout. Its actions are then taken again on NumPy arrays, which costs
+An agent acts in one compiled rollout. Its actions are then taken again on NumPy arrays, which costs
 little and tells everything else: which actions were invalid, how episodes ended, and the episodes themselves. Random
 actions are drawn beforehand, so they need no policy. Nothing here changes the state of training.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,15 @@ from brim.envs.arc.batch import batch_reset, batch_step
 from brim.envs.arc.config import JaxArcConfig
 from brim.envs.arc.episodes.record import EpisodeRecorder, standing
 from brim.envs.arc.operations import OPERATIONS
-from brim.envs.arc.rollout import Policy, batch_policy_rollout
+from brim.envs.arc.state import ArcEnvState
 from brim.envs.arc.tasks.task import JaxArcTask
 from brim.train.arc.report import RANDOM, Evaluation, Score
 
 if TYPE_CHECKING:
     from brim.envs.arc.episodes.episode import ArcEpisode
 
+Play = Callable[[ArcEnvState, JaxArcConfig], BboxAction]
+"""Plays for the steps of an episode, on arrays of JAX, and returns the actions, [steps, tasks]: `Learner.play`."""
 KEPT = 8
 """Episodes of each kind that are kept for people to look at: this many solved ones, and this many others."""
 
@@ -42,18 +44,18 @@ class Played(NamedTuple):
 
 
 def evaluate(
-    policies: Mapping[str, Policy], tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int
+    agents: Mapping[str, Play], tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int
 ) -> "tuple[Evaluation, list[ArcEpisode]]":
-    """Compare policies and random actions on the same tasks, and return episodes of the first policy to look at.
+    """Compare agents and random actions on the same tasks, and return episodes of the first agent to look at.
 
     Args:
-        policies: By their names in the evaluation (`SAMPLED`, `GREEDY`).
+        agents: By their names in the evaluation (`SAMPLED`, `GREEDY`).
         config: Without auto-reset: every environment plays one episode.
     """
     began = time.monotonic()
     played = {
-        name: replay_actions(policy_actions(policy, tasks, config, seed=seed), tasks, config, seed=seed, record=True)
-        for name, policy in policies.items()
+        name: replay_actions(played_actions(play, tasks, config, seed=seed), tasks, config, seed=seed, record=True)
+        for name, play in agents.items()
     }
     chance = replay_actions(random_actions(len(tasks), config, seed=seed), tasks, config, seed=seed)
     scores = {name: score_by_kind(tasks, one) for name, one in {**played, RANDOM: chance}.items()}
@@ -61,9 +63,9 @@ def evaluate(
     return Evaluation(scores=scores, seconds=time.monotonic() - began), shown
 
 
-def solved_share(policy: Policy, tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int) -> float:
-    """Return the share of the tasks that a policy solves: the cheap evaluation between updates."""
-    played = replay_actions(policy_actions(policy, tasks, config, seed=seed), tasks, config, seed=seed)
+def solved_share(play: Play, tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int) -> float:
+    """Return the share of the tasks that an agent solves: the cheap evaluation between updates."""
+    played = replay_actions(played_actions(play, tasks, config, seed=seed), tasks, config, seed=seed)
     return float(played.solved.mean())
 
 
@@ -72,12 +74,11 @@ def kind_of(task: JaxArcTask) -> str:
     return task.id.partition("-")[0]
 
 
-def policy_actions(policy: Policy, tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int) -> BboxAction:
-    """Let a policy play one episode of each task, and return its actions. [steps, tasks], NumPy"""
+def played_actions(play: Play, tasks: Sequence[JaxArcTask], config: JaxArcConfig, *, seed: int) -> BboxAction:
+    """Let an agent play one episode of each task, and return its actions. [steps, tasks], NumPy"""
     numbers = np.arange(len(tasks), dtype=np.int32)
     states, _ = batch_reset(split_key(seed, len(tasks), arrays="jax"), config, list(tasks), task_indices=numbers)
-    trajectory = batch_policy_rollout(policy, states, config, num_steps=config.environment.max_episode_steps)
-    return BboxAction(*(np.asarray(part) for part in trajectory["actions"]))
+    return BboxAction(*(np.asarray(part) for part in play(states, config)))
 
 
 def random_actions(tasks: int, config: JaxArcConfig, *, seed: int) -> BboxAction:

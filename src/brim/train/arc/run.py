@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,8 @@ class ArcRun:
             self._hooks.on_update(report)
 
     def _held_out_share(self) -> float:
-        policy = self.learner.policy(self.learning.params)
-        return solved_share(policy, self.held_out, self.config.environment("test"), seed=self.config.seed)
+        play = partial(self.learner.play, self.learning.params)
+        return solved_share(play, self.held_out, self.config.environment("test"), seed=self.config.seed)
 
     def _save(self) -> None:
         save_learning(checkpoint_path(self.output, self.update), self.learning, self.config, self.update)
@@ -205,8 +206,9 @@ class ArcRun:
     def _evaluate(self) -> Evaluation:
         """Evaluate the trained agent, and keep the outcome and some episodes."""
         config, params = self.config, self.learning.params
-        policies = {SAMPLED: self.learner.policy(params), GREEDY: self.learner.policy(params, greedy=True)}
-        evaluation, episodes = evaluate(policies, self.held_out, config.environment("test"), seed=config.seed)
+        play = partial(self.learner.play, params)
+        agents = {SAMPLED: play, GREEDY: partial(play, greedy=True)}
+        evaluation, episodes = evaluate(agents, self.held_out, config.environment("test"), seed=config.seed)
         DOCUMENT.write(self.output / EVALUATION, {"update": self.update, **asdict(evaluation)})
         self._write_episodes(episodes)
         return evaluation

@@ -1,0 +1,10 @@
+from brim.train.arc.agent import ArcAgent as ArcAgent
+from brim.train.arc.agent import load_agent as load_agent
+from brim.train.arc.config import ArcPpoConfig as ArcPpoConfig
+from brim.train.arc.report import Evaluation as Evaluation
+from brim.train.arc.report import Score as Score
+from brim.train.arc.report import UpdateReport as UpdateReport
+from brim.train.arc.run import ArcHooks as ArcHooks
+from brim.train.arc.run import ArcResult as ArcResult
+from brim.train.arc.run import read_evaluation as read_evaluation
+from brim.train.arc.run import train_arc as train_arc
