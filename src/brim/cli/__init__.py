@@ -66,6 +66,7 @@ TREE: Tree = {
             "info": ("brim.cli.arc.info:info", "Show the data sets, the operations, the engines, a task."),
             "rollout": ("brim.cli.arc.rollout:rollout", "Play random actions, and report what happened."),
             "play": ("brim.cli.arc.play:play", "Solve a task yourself, in the terminal."),
+            "render": ("brim.cli.arc.render:render", "Draw a task or an episode; write a picture or a page."),
             "bench": ("brim.cli.arc.bench:bench", "Measure the engines that can be used here."),
         },
     ),
