@@ -237,6 +237,17 @@ def test_the_example_of_stable_baselines_runs_or_says_what_to_install(tmp_path):
     assert "`arc/stable_baselines.py`" in (EXAMPLES / "README.md").read_text()
 
 
+@pytest.mark.torch
+def test_the_example_of_training_on_arc_episodes_runs_in_a_short_form(tmp_path):
+    name = "arc/train_on_episodes.py"
+    done = run_command([str(EXAMPLES / name), "--quick"], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    facts = ["80 samples of solved episodes", "before: loss 5.", "after:  loss ", "measured: 5 steps in "]
+    assert [fact for fact in facts if fact not in done.stdout] == []
+    assert list(tmp_path.iterdir()) == []
+    assert f"`{name}`" in (EXAMPLES / "README.md").read_text()
+
+
 SHORT = """
 algorithm: {episodes: 8, keep_every: 1, repeats: 2}
 data: {samples: 600}

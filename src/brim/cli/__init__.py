@@ -46,6 +46,7 @@ TREE: Tree = {
                 "brim.cli.train.query_mutator:query_mutator",
                 "Train a policy that chooses how to rewrite questions.",
             ),
+            "arc": ("brim.cli.train.arc:arc", "Train an agent that solves small ARC tasks."),
             "distill": (
                 "brim.cli.train.distill:distill",
                 "Distill a learning algorithm into a model that learns in context.",
@@ -67,6 +68,7 @@ TREE: Tree = {
             "rollout": ("brim.cli.arc.rollout:rollout", "Play random actions, and report what happened."),
             "play": ("brim.cli.arc.play:play", "Solve a task yourself, in the terminal."),
             "render": ("brim.cli.arc.render:render", "Draw a task or an episode; write a picture or a page."),
+            "samples": ("brim.cli.arc.samples:samples", "Make training data of recorded episodes."),
             "bench": ("brim.cli.arc.bench:bench", "Measure the engines that can be used here."),
         },
     ),
