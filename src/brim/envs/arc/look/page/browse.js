@@ -161,7 +161,7 @@ function wire() {
   const within = { ArrowLeft: () => goTask(-1), ArrowRight: () => goTask(1), a: toggleAnswers };
   const among = { ArrowLeft: () => moveBy(-1), ArrowRight: () => moveBy(1), ArrowUp: () => moveBy(-columnsNow()), ArrowDown: () => moveBy(columnsNow()), "/": () => byId("search").focus() };
   const jumps = { ...among, Home: () => moveBy(-listed.findIndex((card) => card.at === current)), End: () => moveBy(listed.length - 1 - listed.findIndex((card) => card.at === current)) };
-  wireKeys((event) => (dialog.open ? within : gallery.contains(event.target) ? jumps : { "/": among["/"], ArrowDown: null, ArrowRight: () => makeCurrent(current, true) }));
+  wireKeys((event) => (dialog.open ? within : gallery.contains(event.target) ? jumps : { "/": among["/"], ArrowRight: () => makeCurrent(current, true) }));
   window.addEventListener("hashchange", followAddress);
   window.addEventListener("beforeprint", () => listed.forEach(drawCard));
   new ResizeObserver(() => { if (byId("train").clientWidth !== dialog.drawn) { dialog.drawn = byId("train").clientWidth; drawTask(); } }).observe(byId("train"));

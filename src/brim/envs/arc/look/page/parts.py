@@ -18,6 +18,7 @@ REPLAY_KEYS = (
 )
 BROWSE_KEYS = (
     ("Arrows", "from task to task"),
+    ("Home, End", "first or last task"),
     ("Enter", "open the task"),
     ("Left, Right", "in an open task: the previous or next one"),
     ("a", "in an open task: show or hide the answers"),
