@@ -64,13 +64,13 @@ def scanned(env):
 
 
 @cache
-def compiled(engine="cpu"):
+def compiled(engine):
     """An environment and its rollout, compiled once for all tests."""
     env = ArcGymnaxEnv(bank(), with_engine(SETTING, engine))
     return env, jax.jit(scanned(env), compiler_options=QUICK)
 
 
-@pytest.mark.parametrize("engine", ["cpu", "jax"])
+@pytest.mark.parametrize("engine", ["auto", "jax"])
 def test_a_random_rollout_is_that_of_the_functions(engine):
     env, play = compiled(engine)
     actions = numbers(env)
@@ -93,7 +93,7 @@ def test_a_random_rollout_is_that_of_the_functions(engine):
 
 def test_single_calls_and_nested_vmaps_give_the_same():
     """Without `vmap`, and as 3 seeds of 2 environments, as PureJaxRL trains several seeds at once."""
-    env, play = compiled()
+    env, play = compiled("auto")
     actions, params = numbers(env), env.default_params
     _, state, (obs, rewards, _, _) = play(keys(), actions, params)
     nested = jax.jit(jax.vmap(scanned(env), in_axes=(0, 1, None)), compiler_options=QUICK)
@@ -113,7 +113,7 @@ def test_single_calls_and_nested_vmaps_give_the_same():
 
 
 def test_new_style_keys_are_the_same_keys():
-    env, _ = compiled()
+    env, _ = compiled("auto")
     one, other = env.reset(jax.random.key(3)), env.reset(jax.random.PRNGKey(3))
     assert_same_states(env.states(one[1]), env.states(other[1]))
     assert_same(one[0], other[0])
@@ -140,7 +140,7 @@ def test_one_hot_of_the_working_grid_has_eleven_channels():
 
 
 def test_other_tasks_can_be_given_as_params():
-    (env, play), other = compiled(), ArcGymnaxEnv(bank(1), SETTING)
+    (env, play), other = compiled("auto"), ArcGymnaxEnv(bank(1), SETTING)
     actions = numbers(env)
     assert isinstance(other.default_params, ArcParams)
     _, _, (obs, *_) = play(keys(), actions, other.default_params)
@@ -150,14 +150,14 @@ def test_other_tasks_can_be_given_as_params():
 
 
 def test_tasks_cannot_differ_between_the_environments_of_a_vmap():
-    env, _ = compiled()
+    env, _ = compiled("auto")
     many = jax.tree.map(lambda leaf: jnp.stack([leaf] * ENVS), env.default_params)
     with pytest.raises(OptionError, match=r"environments share their tasks: .* in_axes=None for params"):
         jax.vmap(env.reset)(keys(), many)
 
 
 def test_spaces_contain_their_samples_and_nothing_else():
-    env, _ = compiled()
+    env, _ = compiled("auto")
     actions, observations = env.action_space(env.default_params), env.observation_space()
     assert actions.n == env.num_actions == flat_table(SETTING).size
     drawn = set(jax.jit(jax.vmap(actions.sample))(keys(50)).tolist())

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium import spaces
     from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+
+    AnyVectorEnv = VectorEnv[Any, Any, NDArray[Any]]
+    AnyVectorWrapper = VectorWrapper[Any, Any, Any, Any, NDArray[Any]]
 else:
     gymnasium = need("gymnasium", extra="arc", user="brim.envs.arc")
-    spaces, vector = gymnasium.spaces, gymnasium.vector
-    AutoresetMode, VectorEnv, VectorWrapper = vector.AutoresetMode, vector.VectorEnv, vector.VectorWrapper
+    spaces, AutoresetMode = gymnasium.spaces, gymnasium.vector.AutoresetMode
+    # Without parameters, which vector wrappers of Gymnasium 1.1 do not take.
+    AnyVectorEnv, AnyVectorWrapper = gymnasium.vector.VectorEnv, gymnasium.vector.VectorWrapper
 
-AnyVectorEnv = VectorEnv[Any, Any, NDArray[Any]]
 Step = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
 
 
-class VectorFlatActions(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
+class VectorFlatActions(AnyVectorWrapper):
     """Number all actions, as `FlatActions` does."""
 
     def __init__(self, env: AnyVectorEnv) -> None:
@@ -45,7 +48,7 @@ class VectorFlatActions(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
         return self.env.step(np.stack(self.table.decode(np.asarray(actions)), axis=-1))
 
 
-class _Observations(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
+class _Observations(AnyVectorWrapper):
     """Changes observations, and those at the end of episodes."""
 
     def set_space(self, single: "spaces.Space[Any]") -> None:
@@ -112,7 +115,7 @@ class VectorOneHot(_Observations):
         return one_hot(np.stack(observations), axes=1)
 
 
-class VectorActionMasks(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
+class VectorActionMasks(AnyVectorWrapper):
     """Say which actions make sense, as `ActionMasks` does: [num_envs, actions]."""
 
     def __init__(self, env: AnyVectorEnv) -> None:
@@ -138,7 +141,7 @@ class VectorActionMasks(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
         return {**infos, "action_mask": self.action_masks().astype(np.int8), "_action_mask": every}
 
 
-class VectorEpisodeMetrics(VectorWrapper[Any, Any, Any, Any, NDArray[Any]]):
+class VectorEpisodeMetrics(AnyVectorWrapper):
     """Add `infos["episode_metrics"]` to steps that end episodes: the metrics of `EpisodeMetrics`, as arrays.
 
     `infos["_episode_metrics"]` says in which environments an episode ended; the others have zeros. In mode SAME_STEP it
