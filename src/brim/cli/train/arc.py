@@ -44,7 +44,7 @@ main_flags = flags(
         help="Kinds of tasks: some of recolour,fill,move,flip.  [default: all of them]",
     ),
     bare_option("--size", type=int, help="Rows and columns of all grids, from 5 to 30.  [default: 5]"),
-    bare_option("--updates", type=int, help="Updates of the whole run.  [default: 150]"),
+    bare_option("--updates", type=int, help="Updates of the whole run.  [default: 80]"),
     bare_option("--seed", type=int, help="Seed of tasks, weights and actions.  [default: 0]"),
     resume_flag,
     click.option(
