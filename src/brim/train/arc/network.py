@@ -14,6 +14,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from brim.core.extras import need
 from brim.envs.arc.channels import demonstrations
 from brim.envs.arc.operations import COLOURS
@@ -89,17 +91,16 @@ def init_params(key: Array, *, size: int, width: int, others: int) -> Tree:
         "corner_operation": (1 + others, width),
         "from_operation": (1 + others, KEY),
     }
-    keys = dict(zip((*shapes, *tables), jax.random.split(key, len(shapes) + len(tables)), strict=True))
+    sizes = [math.prod(shape) for shape in (*shapes.values(), *tables.values())]
+    # One long draw: JAX would compile one for every shape.
+    drawn = iter(jnp.split(jax.random.normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1]))
     # All actions are about equally probable in the beginning, and all values about 0.
-    outputs: dict[str, float] = {"paint": 0.01, "other": 0.01, "corner": 0.01, "value": 0.1}
-    params: dict[str, Any] = {
-        name: {
-            "weight": jax.random.normal(keys[name], shape) * outputs.get(name, math.sqrt(2 / shape[0])),
-            "bias": jnp.zeros(shape[1]),
-        }
-        for name, shape in shapes.items()
-    }
-    return params | {name: 0.3 * jax.random.normal(keys[name], shape) for name, shape in tables.items()}
+    outputs = {"paint": 0.01, "other": 0.01, "corner": 0.01, "value": 0.1}
+    params: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        scale = outputs.get(name, math.sqrt(2 / shape[0]))
+        params[name] = {"weight": scale * next(drawn).reshape(shape), "bias": jnp.zeros(shape[1])}
+    return params | {name: 0.3 * next(drawn).reshape(shape) for name, shape in tables.items()}
 
 
 def view_of(states: ArcEnvState) -> View:

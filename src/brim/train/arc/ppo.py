@@ -9,7 +9,7 @@ best so far in the episode. The second part is what leads to the first. It canno
 by going back and forth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -93,6 +93,7 @@ class Learner:
         self.config, self.env_config = config, env_config
         self._operations = np.array(config.operations, np.int32)
         self._painting = int(sum(number <= ArcOperation.FLOOD_FILL_9 for number in config.operations))
+        self._draws = len(self._operations) + 2 * config.size**2
         self._tasks = list(tasks)
         self._update = jax.jit(self._make_update)
         self._rollout = jax.jit(self._actions, static_argnames=("config", "greedy"))
@@ -135,22 +136,29 @@ class Learner:
         return batch_policy_rollout(self.policy(params, greedy=greedy), states, config, num_steps=steps)["actions"]
 
     def _act(self, params: Tree, states: ArcEnvState, *, greedy: bool) -> dict[str, Any]:
-        keys = jax.vmap(_step_key)(states.key, states.episode, states.step_count)
-
-        def pick(place: int, logits: Array) -> Array:
-            if greedy:
-                return jnp.argmax(logits, axis=-1)
-            return jax.vmap(jax.random.categorical)(jax.vmap(partial(jax.random.fold_in, data=place))(keys), logits)
-
-        choice, log_prob, _ = self._choose(params, view_of(states), pick)
+        noise = (
+            jnp.zeros(self._draws) if greedy else jax.vmap(self._noise)(states.key, states.episode, states.step_count)
+        )
+        choice, log_prob, _ = self._choose(params, view_of(states), noise)
         return {"actions": self._action(choice), "log_probs": log_prob}
 
-    def _choose(self, params: Tree, view: View, pick: Callable[[int, Array], Array]) -> tuple[Choice, Array, Array]:
-        """Choose an action part by part, and return it with its log-probability and the value."""
+    def _noise(self, key: Array, episode: Array, step: Array) -> Array:
+        """Draw for a step of one environment."""
+        return jax.random.gumbel(jax.random.fold_in(jax.random.fold_in(key, episode), step), (self._draws,))
+
+    def _choose(self, params: Tree, view: View, noise: Array) -> tuple[Choice, Array, Array]:
+        """Choose an action part by part, and return it with its log-probability and the value.
+
+        The highest logit is taken after noise was added. With noise of the Gumbel distribution this samples from the
+        softmax of the logits, and without it the most probable part is taken. [batch, draws] or [draws]
+        """
+        first, second = len(self._operations), len(self._operations) + self.config.size**2
         seen = look(params, view, self._painting)
-        operation = pick(0, seen.operations)
-        corner = pick(1, first_corner(params, seen, operation, self._painting))
-        opposite = pick(2, second_corner(params, seen, operation, corner, self._painting))
+        operation = jnp.argmax(seen.operations + noise[..., :first], axis=-1)
+        corners = first_corner(params, seen, operation, self._painting)
+        corner = jnp.argmax(corners + noise[..., first:second], axis=-1)
+        opposites = second_corner(params, seen, operation, corner, self._painting)
+        opposite = jnp.argmax(opposites + noise[..., second:], axis=-1)
         # A flood fill begins at one cell.
         choice = Choice(operation, corner, jnp.where(operation < self._painting, corner, opposite))
         log_prob, _ = self._judge(params, seen, choice)
@@ -193,11 +201,9 @@ class Learner:
         def step(playing: Playing, key: Array) -> tuple[Playing, tuple[Array, ...]]:
             states = ArcEnvState(bank, *playing.states)
             best = jnp.where(states.step_count == 0, states.similarity_score, playing.best)
-            keys = jax.random.split(key, 3)
             view = view_of(states)
-            choice, log_prob, value = self._choose(
-                params, view, lambda place, logits: jax.random.categorical(keys[place], logits)
-            )
+            noise = jax.random.gumbel(key, (config.envs, self._draws))
+            choice, log_prob, value = self._choose(params, view, noise)
             states, _, rewards, dones, infos = batch_step(states, self._action(choice), self.env_config)
             gain = jnp.maximum(infos["similarity"] - best, 0)
             solved = infos["solved"] & infos["terminated"]
@@ -293,11 +299,6 @@ def _advantages(value: Array, last: Array, reward: Array, done: Array, *, discou
 def _joined(leaf: Array) -> Array:
     """Return steps and environments as one axis."""
     return leaf.reshape((-1, *leaf.shape[2:]))
-
-
-def _step_key(key: Array, episode: Array, step: Array) -> Array:
-    """Return the key of a step of one environment."""
-    return jax.random.fold_in(jax.random.fold_in(key, episode), step)
 
 
 def _log_prob(logits: Array, chosen: Array) -> Array:
