@@ -32,6 +32,7 @@ from brim.train import SftConfig, train_sft
 
 SIZE = 5
 SUBMIT = ID["op34"]
+OPTIONS = ArcSampleConfig(only_solved=True, demonstrations=1, grids="none")
 
 
 def main() -> None:
@@ -41,8 +42,8 @@ def main() -> None:
     torch.set_num_threads(1)
 
     # Every pair of every task becomes an episode that the shortest actions solve.
-    train = ArcEpisodeStream(episodes(20 if quick else 400), ArcSampleConfig(**OPTIONS))
-    held_out = list(ArcEpisodeStream(episodes(10 if quick else 50, held_out=True), ArcSampleConfig(**OPTIONS)))
+    train = ArcEpisodeStream(episodes(20 if quick else 400), OPTIONS)
+    held_out = list(ArcEpisodeStream(episodes(10 if quick else 50, held_out=True), OPTIONS))
     lengths = train.lengths()  # from the sizes of grids and selections: no tokens are written yet
     samples = list(train)
     assert lengths.lengths.tolist() == [sample.length for sample in samples]
@@ -70,9 +71,6 @@ def main() -> None:
     print(f"measured: {result.steps} steps in {result.seconds:.0f} s")
     assert after.loss < before.loss
     assert quick or after.moves > 0.5, "a model that always answers with the same move is right in about a quarter"
-
-
-OPTIONS = {"only_solved": True, "demonstrations": 1, "grids": "none"}
 
 
 def episodes(tasks: int, *, held_out: bool = False) -> list[ArcEpisode]:

@@ -511,3 +511,8 @@ def test_grpo_takes_a_step_on_the_graded_reward(model, tmp_path, monkeypatch):
     )
     [step] = [json.loads(row) for row in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert "arc-format" in json.dumps(step)
+
+
+def test_a_misspelt_name_of_the_mock_tasks_is_recognized():
+    with pytest.raises(OptionError, match=r"unknown data set 'mok': .* Did you mean \"mock\"\?$"):
+        build_dataset("arc:mok")

@@ -3,6 +3,7 @@ from brim.envs.puzzle.config import GymConfig as GymConfig
 from brim.envs.puzzle.config import RewardConfig as RewardConfig
 from brim.envs.puzzle.episode import GymEpisode as GymEpisode
 from brim.envs.puzzle.episode import GymStep as GymStep
+from brim.stream import arc as arc
 from brim.stream.curriculum import Curriculum as Curriculum
 from brim.stream.curriculum import CurriculumConfig as CurriculumConfig
 from brim.stream.gym import GymEpisodeStream as GymEpisodeStream

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brim.core.display import visible
-from brim.core.errors import DataError
+from brim.core.errors import DataError, OptionError, did_you_mean
 from brim.core.fingerprint import fingerprint
 from brim.data.tokenizer.base import load_tokenizer
 from brim.envs.arc.tasks.augment import augment, read_task_id
@@ -141,7 +141,10 @@ def _tasks(options: ArcText, split: str) -> list[JaxArcTask]:
 def _every(data: str) -> list[JaxArcTask]:
     """Return all tasks that the splits are made of."""
     if data != MOCK:
-        return load_tasks(data)
+        try:
+            return load_tasks(data)
+        except OptionError as error:  # load_tasks does not know the mock tasks
+            raise OptionError(f"{error}{did_you_mean(data, [MOCK])}") from None
     sizes = [(height, width) for height in MOCK_SIZES for width in MOCK_SIZES]
     mocks = [(size, create_mock_task(*size)) for size in sizes]
     return [JaxArcTask(f"{task.id}-{height}x{width}", task.train, task.test) for (height, width), task in mocks]
