@@ -77,7 +77,7 @@ def read_episodes(path: str | os.PathLike[str]) -> list[ArcEpisode]:
         configs = [from_dict(JaxArcConfig, one) for one in values["configs"]]
         tasks = [_task(one) for one in values["tasks"]]
         return [_episode(one, tasks, configs) for one in values["episodes"]]
-    except (BrimError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (BrimError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}" if not isinstance(error, BrimError) else str(error)
         raise DamagedError(f"{os.fspath(path)} cannot be understood ({reason[:200]}); {DOCUMENT.again}") from None
 
@@ -107,6 +107,8 @@ def _task_values(task: JaxArcTask) -> dict[str, Any]:
 
 
 def _task(values: Mapping[str, Any]) -> JaxArcTask:
+    if not isinstance(values["id"], str):
+        raise DataError(f"the id of a task must be a string, got {values['id']!r}")
     pairs = {kind: [[_grid(one["input"]), _grid(one["output"])] for one in values[kind]] for kind in ("train", "test")}
     return JaxArcTask(values["id"], **pairs)
 

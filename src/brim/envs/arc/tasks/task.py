@@ -58,7 +58,7 @@ class JaxArcTask:
     def fingerprint(self) -> str:
         """A digest of the id and all grids."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(f"{self.id}\0{len(self.train)}".encode())
+        digest.update(f"{self.id}\0{len(self.train)}".encode("utf-8", "surrogatepass"))
         for pair in (*self.train, *self.test):
             for grid in pair:
                 digest.update(bytes(grid.shape))
