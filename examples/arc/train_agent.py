@@ -22,7 +22,7 @@ QUICK = ArcPpoConfig(
     tasks=256,
     held_out=100,
     learning_rate=0.004,
-    updates=24,
+    updates=20,
 )
 
 
