@@ -186,6 +186,7 @@ def test_pages_show_all_episodes_of_a_file_and_all_tasks_of_a_data_set(here, cap
         ("mock --palette arc -o a.html", click.UsageError, r"--palette has no effect on a page"),
         ("mock --json", click.UsageError, r"--json reports what was written; give an output with -o"),
         ("mock --episode 0", click.UsageError, r"--episode needs a file of episodes, but mock holds tasks"),
+        ("nothing.json --episode 0", DataError, r"nothing\.json does not exist"),
         ("tasks --task one --ids one", click.UsageError, r"leave out --ids and --max-size"),
         ("episodes.json --task one", click.UsageError, r"--task chooses tasks, but episodes\.json holds episodes"),
     ],

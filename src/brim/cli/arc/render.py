@@ -106,9 +106,12 @@ def _refuse_useless(ctx: click.Context, suffix: str | None, options: dict[str, A
                 raise click.UsageError(f"{flag} has no effect on a page, where readers choose that themselves")
 
 
+def _is_name(source: str) -> bool:
+    return source in {MOCK, *DATASETS, *(one.alias for one in DATASETS.values())}
+
+
 def _holds_episodes(source: str) -> bool:
-    named = {MOCK, *DATASETS, *(one.alias for one in DATASETS.values())}
-    return source not in named and Path(source).is_file() and is_episodes(source)
+    return not _is_name(source) and Path(source).is_file() and is_episodes(source)
 
 
 def _episodes(source: str, options: dict[str, Any]) -> list[ArcEpisode]:
@@ -133,7 +136,7 @@ def _episodes(source: str, options: dict[str, Any]) -> list[ArcEpisode]:
 
 
 def _tasks(source: str, options: dict[str, Any]) -> list[JaxArcTask]:
-    if options["episode"] is not None:
+    if options["episode"] is not None and (_is_name(source) or Path(source).exists()):
         raise click.UsageError(f"--episode needs a file of episodes, but {source} holds tasks; choose one with --task")
     if options["task"] is None:
         return chosen_tasks(source, split=options["split"], ids=options["ids"], max_size=options["max_size"])
