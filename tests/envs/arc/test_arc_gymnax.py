@@ -1,6 +1,8 @@
 """ARC environments with the interface of gymnax: `vmap`, `scan` and single calls give what `batch_step` gives."""
 
+import sys
 from functools import cache
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,17 @@ import pytest
 from support.arc import assert_same, assert_same_states, config, random_actions, random_task, with_engine
 
 from brim.core.errors import OptionError
-from brim.envs.arc import ArcGymnaxEnv, ArcParams, batch_reset, batch_step, build_bank, demonstrations, take_states
+from brim.envs.arc import (
+    ArcGymnaxEnv,
+    ArcOperation,
+    ArcParams,
+    PointAction,
+    batch_reset,
+    batch_step,
+    build_bank,
+    demonstrations,
+    take_states,
+)
 from brim.envs.arc.adapters.flat import flat_table
 from brim.envs.arc.adapters.masks import flat_mask, parts_mask
 from brim.envs.arc.channels import one_hot, stack_channels
@@ -132,6 +144,27 @@ def test_channels_are_those_of_the_states_and_lie_in_the_space(hot):
         assert env.observation_space().contains(np.asarray(obs[step])[0])
 
 
+@pytest.mark.parametrize("channels", [None, ("working", "clipboard", "demonstrations")])
+def test_done_in_two_parts_comes_with_the_observation_before_a_reset(channels):
+    """As in gymnax 1.0. What is wanted is a step of the same states that resets nothing."""
+    env = ArcGymnaxEnv(bank(), SETTING, channels=channels, pairs=2, split_done=True)
+    actions = numbers(env)
+    actions[2, 1] = env.table.encode(PointAction(np.int32(ArcOperation.SUBMIT), np.int32(0), np.int32(0)))
+    step = jax.jit(jax.vmap(env.step), compiler_options=QUICK)
+    _, state = jax.vmap(env.reset)(keys())
+    ends = np.zeros(2, np.int64)
+    for row in actions:
+        without = batch_step(env.states(state), env.table.decode(jnp.asarray(row)), SETTING)
+        wanted = without.obs if channels is None else stack_channels(without.states, channels, 2)
+        _, state, reward, terminated, truncated, info = step(keys(), state, row)
+        assert_same(info["final_observation"], wanted)
+        assert_same(reward, without.rewards)
+        assert_same(terminated, without.infos["terminated"])
+        assert_same(truncated, without.infos["truncated"])
+        ends += [terminated.sum(), truncated.sum()]
+    assert ends.all()
+
+
 def test_one_hot_of_the_working_grid_has_eleven_channels():
     env = ArcGymnaxEnv(bank(), SETTING, one_hot=True)
     obs, state = env.reset(keys()[0])
@@ -171,6 +204,19 @@ def test_spaces_contain_their_samples_and_nothing_else():
     assert not observations.contains(sample.astype(np.int32))
     assert not observations.contains(sample[1:])
     assert not observations.contains(sample + np.uint8(11))
+
+
+def test_spaces_are_of_the_classes_of_gymnax_where_it_was_imported(monkeypatch):
+    """Its wrappers assert that. The module here stands in for gymnax, which needs flax, pandas and seaborn."""
+    spaces = ModuleType("gymnax.environments.spaces")
+    spaces.Box = type("Box", (), {"__init__": lambda self, low, high, shape, dtype: vars(self).update(shape=shape)})
+    spaces.Discrete = type("Discrete", (), {"__init__": lambda self, n: vars(self).update(n=n)})
+    monkeypatch.setitem(sys.modules, "gymnax.environments.spaces", spaces)
+    env, _ = compiled("auto")
+    assert isinstance(env.observation_space(), spaces.Box)
+    assert env.observation_space().shape == SHAPE
+    assert isinstance(env.action_space(), spaces.Discrete)
+    assert env.action_space().n == env.num_actions
 
 
 @pytest.mark.parametrize(

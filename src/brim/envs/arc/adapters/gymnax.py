@@ -2,12 +2,14 @@
 
 `reset` and `step` are functions of one environment and can be used under `jit`, `vmap` and `scan`, in any nesting. A
 `vmap` over environments becomes one call of the engine with a larger batch, so it costs what `batch_step` costs. gymnax
-itself is not needed.
+itself is not needed; if the program has imported it, spaces are of its classes, which its wrappers ask for.
 
-A step that ends an episode returns the state and the observation of the next one, as in gymnax. Which task comes next
+A step that ends an episode returns the state and the observation of the next one, as in gymnax. It returns five values,
+as in gymnax before 1.0 and in PureJaxRL, or the six of gymnax 1.0 (`split_done`). Which task comes next
 depends on the key of the reset and on the number of the episode: the key that `step` takes is not used.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,6 +68,7 @@ class ArcGymnaxEnv:
         channels: tuple[str, ...] | None = None,
         pairs: int = 3,
         one_hot: bool = False,
+        split_done: bool = False,
     ) -> None:
         """
         Args:
@@ -73,6 +76,8 @@ class ArcGymnaxEnv:
             channels: Observe these grids, as the wrapper `Channels` does. By default the working grid alone.
             pairs: Number of demonstration pairs in the channel "demonstrations".
             one_hot: Observe each of the 11 values of a cell as a channel of 0 and 1, as the wrapper `OneHot` does.
+            split_done: `step` returns terminated and truncated in place of done, and `info["final_observation"]`, the
+                observation before a reset, as in gymnax from 1.0 on. With channels, this costs a second step.
 
         Raises:
             OptionError: A channel is unknown, selections are masks, or the configuration asks for automatic resets.
@@ -84,6 +89,7 @@ class ArcGymnaxEnv:
         self.channels = None if channels is None else check_channels(channels)
         self.pairs = pairs
         self.one_hot = one_hot
+        self.split_done = split_done
         self.table = flat_table(self.config)
         self._same_step = replace(self.config, environment=replace(self.config.environment, auto_reset="same_step"))
         with jax.ensure_compile_time_eval():
@@ -109,16 +115,19 @@ class ArcGymnaxEnv:
         obs, leaves = _first(self._reset(self._bank(params), key[None]))
         return obs, ArcEnvState(None, *leaves)  # pyright: ignore[reportArgumentType]
 
-    def step(
-        self, key: Any, state: ArcEnvState, action: Any, params: ArcParams | None = None
-    ) -> tuple[Any, ArcEnvState, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: ArcEnvState, action: Any, params: ArcParams | None = None) -> tuple[Any, ...]:
         """Apply the action with a number, and return observation, state, reward, done and info.
+
+        With `split_done`, return observation, state, reward, terminated, truncated and info.
 
         A number that does not exist is an invalid action. `key` is not used.
         """
         given = jax.tree.map(_with_axis, (tuple(state[1:]), action))
         obs, leaves, reward, done, info = _first(self._step(self._bank(params), given))
-        return obs, ArcEnvState(None, *leaves), reward, done, info  # pyright: ignore[reportArgumentType]
+        after = ArcEnvState(None, *leaves)  # pyright: ignore[reportArgumentType]
+        if self.split_done:
+            return obs, after, reward, info["terminated"], info["truncated"], info
+        return obs, after, reward, done, info
 
     def states(self, state: ArcEnvState, params: ArcParams | None = None) -> ArcEnvState:
         """Return states with their bank: those of a `vmap` as the batch that `batch_step` and `observe` take."""
@@ -128,12 +137,14 @@ class ArcGymnaxEnv:
         """Return the space of observations: uint8 of [height, width] or [channels, height, width]."""
         count = None if self.channels is None else count_channels(self.channels, self.pairs)
         if self.one_hot:
-            return Box(0, 1, (VALUES * (count or 1), *self.config.shape), np.uint8)
-        return Box(0, PADDING, self.config.shape if count is None else (count, *self.config.shape), np.uint8)
+            return _space_class(Box)(0, 1, (VALUES * (count or 1), *self.config.shape), np.uint8)
+        return _space_class(Box)(
+            0, PADDING, self.config.shape if count is None else (count, *self.config.shape), np.uint8
+        )
 
     def action_space(self, params: ArcParams | None = None) -> "Discrete":
         """Return the space of actions: the numbers from 0 to `num_actions` - 1."""
-        return Discrete(self.table.size)
+        return _space_class(Discrete)(self.table.size)
 
     def _bank(self, params: ArcParams | None) -> TaskBank:
         return self._params.bank if params is None else params.bank
@@ -144,9 +155,14 @@ class ArcGymnaxEnv:
 
     def _step_batch(self, bank: TaskBank, given: tuple[Any, Any]) -> tuple[Any, ...]:
         leaves, numbers = given
-        result = batch_step(_joined(bank, leaves), self.table.decode(numbers), self._same_step)
+        states, actions = _joined(bank, leaves), self.table.decode(numbers)
+        result = batch_step(states, actions, self._same_step)
         info = dict(result.infos)
         info["final_grid"] = info.pop("final_obs")
+        if self.split_done:
+            # Of the state before a reset, `infos` has nothing but the grid.
+            last = states if self.channels is None else batch_step(states, actions, self.config).states
+            info["final_observation"] = self._observe(last, info["final_grid"])
         info["discount"] = 1 - info["terminated"].astype(jnp.float32)
         obs = self._observe(result.states, result.obs)
         return obs, _parted(result.states), result.rewards, result.dones, info
@@ -207,6 +223,11 @@ def _joined(bank: TaskBank, leaves: tuple[Any, ...]) -> ArcEnvState:
     if not states.has_bits or states.status.ndim == 0:
         return states
     return states._replace(**{name: jnp.moveaxis(getattr(states, name), 0, -1) for name in BITS})
+
+
+def _space_class(ours: type[Any]) -> type[Any]:
+    """Return the class of gymnax with the same name and parameters if gymnax was imported, else ours."""
+    return getattr(sys.modules.get("gymnax.environments.spaces"), ours.__name__, ours)
 
 
 @dataclass(frozen=True)
