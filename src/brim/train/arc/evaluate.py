@@ -1,8 +1,8 @@
 """Evaluate an agent on held-out tasks: one episode of each test pair, scored by the kind of task.
 
-An agent acts in one compiled rollout. Its actions are then taken again on NumPy arrays, which costs
-little and tells everything else: which actions were invalid, how episodes ended, and the episodes themselves. Random
-actions are drawn beforehand, so they need no policy. Nothing here changes the state of training.
+An agent acts in one compiled rollout. Its actions are then taken again on NumPy arrays, which costs little and tells
+everything else: which actions were invalid, how episodes ended, and the episodes themselves. Random actions are drawn
+beforehand, so they need no policy. Nothing here changes the state of training.
 """
 
 import time

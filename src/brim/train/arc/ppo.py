@@ -87,7 +87,7 @@ class Steps(NamedTuple):
 
 
 class Learner:
-    """Plays and learns. It has no state of its own: that is in `Learning`."""
+    """Plays and learns. What changes from update to update is in `Learning`, not here."""
 
     def __init__(self, config: ArcPpoConfig, tasks: Sequence[JaxArcTask], env_config: JaxArcConfig) -> None:
         self.config, self.env_config = config, env_config
