@@ -97,6 +97,7 @@ class Learner:
         self._tasks = list(tasks)
         self._update = jax.jit(self._make_update)
         self._rollout = jax.jit(self._actions, static_argnames=("config", "greedy"))
+        self._policy = jax.jit(self._act, static_argnames=("greedy",))
 
     def begin(self, seed: int) -> Learning:
         """Return new weights, and environments at the beginning of their first episodes."""
@@ -125,7 +126,7 @@ class Learner:
 
         It draws by the keys, episodes and steps of the environments, or takes the most probable parts of actions.
         """
-        return partial(self._act, params, greedy=greedy)
+        return partial(self._policy, params, greedy=greedy)
 
     @property
     def _others(self) -> int:
