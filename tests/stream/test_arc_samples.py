@@ -36,6 +36,7 @@ from brim.stream.arc import (
     write_rows,
 )
 from brim.stream.arc.tokens import grid_tokens
+from brim.stream.window import RollingBatchPlanWindow, WindowConfig
 
 SHAPE = (6, 7)
 FEW = settings(max_examples=40, deadline=None)
@@ -348,7 +349,7 @@ def test_rows_hold_the_same_samples_and_lengths(tmp_path):
     assert not (tmp_path / "nothing.jsonl").exists()
 
 
-def test_a_plan_of_the_lengths_and_a_replay_buffer_take_every_sample():
+def test_a_plan_of_the_lengths_a_replay_buffer_and_a_rolling_window_take_every_sample():
     stream = ArcEpisodeStream(family_episodes())
     plan = BatchPlan.build(stream.lengths(), BatchingConfig(token_budget=1000))
     made = {one.sample_id: one for one in stream}
@@ -359,6 +360,13 @@ def test_a_plan_of_the_lengths_and_a_replay_buffer_take_every_sample():
     buffer.add_batch(list(made.values()))
     assert len(buffer) == len(made)
     assert {one.sample_id for one in buffer.sample(len(made)).samples} == set(made)
+    rolling = RollingBatchPlanWindow(buffer, WindowConfig(min_samples=1, batching=BatchingConfig(token_budget=1000)))
+    rolling.build_next_window()
+    drawn = {}
+    for batch in rolling.batches():
+        for id, tokens, mask, length in zip(batch.ids, batch.input_ids, batch.loss_mask, batch.lengths, strict=True):
+            drawn[id] = (tokens[:length].tolist(), mask[:length].tolist())
+    assert drawn == {id: (one.input_ids.tolist(), one.loss_mask.tolist()) for id, one in made.items()}
 
 
 def test_a_stream_without_samples_says_so_before_a_plan_is_made():
