@@ -372,6 +372,20 @@ def test_a_person_plays_in_a_terminal_and_ctrl_c_keeps_what_was_recorded(termina
     assert episodes[1].actions.selection[0].nonzero() == (1, 0)
 
 
+def test_a_change_of_size_just_before_a_key_is_awaited_is_not_missed(monkeypatch):
+    reader, writer = os.pipe()
+    with open(reader) as stdin, screen.resizes() as resized:
+        monkeypatch.setattr("sys.stdin", stdin)
+        keys = screen.terminal_keys(resized)
+        signal.raise_signal(signal.SIGWINCH)
+        assert next(keys) is None
+        os.write(writer, b"a\x1b")
+        assert [next(keys), next(keys)] == ["a", "escape"]
+        signal.raise_signal(signal.SIGWINCH)
+        os.close(writer)
+        assert list(keys) == [None]
+
+
 def test_a_task_too_large_for_the_terminal_is_refused_with_both_sizes(terminal, tmp_path, monkeypatch):
     _, theirs = terminal
     grid = np.zeros((30, 30), np.uint8).tolist()

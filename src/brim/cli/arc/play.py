@@ -121,7 +121,7 @@ def _by_hand(game: Game, palette: str) -> None:
     Raises:
         OptionError: The terminal is too small for the task.
     """
-    from brim.cli.arc.screen import CLEAR, redrawn_on_resize, show, taken_terminal, terminal_keys
+    from brim.cli.arc.screen import CLEAR, resizes, show, taken_terminal, terminal_keys
 
     small = _too_small(game)
     if small is not None:
@@ -134,10 +134,11 @@ def _by_hand(game: Game, palette: str) -> None:
         # The last line of the terminal may be in use: a line break there would scroll.
         show(CLEAR + in_its_colours(console, lines).rstrip("\n"))
 
-    with taken_terminal(), redrawn_on_resize(draw):
+    with taken_terminal(), resizes() as resized:
         draw()
-        for key in terminal_keys():
-            game.press(key)
+        for key in terminal_keys(resized):
+            if key is not None:
+                game.press(key)
             if game.left:
                 return
             draw()

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -60,17 +60,28 @@ def _end(number: int, frame: object) -> NoReturn:
 
 
 @contextmanager
-def redrawn_on_resize(draw: Callable[[], None]) -> Generator[None, None, None]:
-    """Call `draw` whenever the terminal changes its size."""
+def resizes() -> Generator[int, None, None]:
+    """Give the block a file descriptor that can be read whenever the terminal has changed its size.
 
-    def resized(number: int, frame: object) -> None:
-        draw()
-
-    before = signal.signal(signal.SIGWINCH, resized)
+    The handler of the signal does not draw: it could interrupt a drawing, and for a signal just before a blocking read
+    it would run after it.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = signal.signal(signal.SIGWINCH, _ignore)
+    outer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield
+        yield reader
     finally:
+        signal.set_wakeup_fd(outer)
         signal.signal(signal.SIGWINCH, before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing: a signal wakes `terminal_keys` only if it has a handler."""
 
 
 def show(text: str) -> None:
@@ -79,16 +90,23 @@ def show(text: str) -> None:
     sys.stdout.flush()
 
 
-def terminal_keys() -> Iterator[str]:
-    """Yield the keys that are pressed, until the terminal is closed."""
+def terminal_keys(resized: int) -> Iterator[str | None]:
+    """Yield the keys that are pressed, until the terminal is closed; and None when it has changed its size.
+
+    Args:
+        resized: The file descriptor of `resizes`.
+    """
     fd = sys.stdin.fileno()
     rest = ""
     while True:
-        complete = bool(rest) and not select.select([fd], [], [], WAIT)[0]
-        if not complete:
+        ready = select.select([fd, resized], [], [], WAIT if rest else None)[0]
+        if resized in ready:
+            os.read(resized, 1024)
+            yield None
+        if fd in ready:
             got = os.read(fd, 1024)
             if not got:
                 return
             rest += got.decode(errors="replace")
-        keys, rest = typed(rest, complete=complete)
+        keys, rest = typed(rest, complete=not ready)
         yield from keys
