@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from support.grpo_runs import STEPS, create_run
+from support.terminals import read_to_end
 
 from brim.cli.train.grpo_progress import ALWAYS, COLUMNS, LINES, ROWS, Running, grpo_progress, table_of
 
@@ -193,7 +194,7 @@ def test_on_a_terminal_the_table_is_drawn_and_removed_at_the_end(monkeypatch):
             hooks.on_message("[bold]a message[/bold]")
             hooks.on_evaluation(64)
             hooks.on_rollout(RUN.rollouts[0])
-    shown = os.read(ours, 1 << 16).decode()
+    shown = read_to_end(ours)
     os.close(ours)
     assert "[bold]a message[/bold]" in shown
     assert "4/120" in shown

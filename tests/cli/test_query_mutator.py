@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import suppress
 from io import StringIO
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from support.forked import run_command
+from support.terminals import read_to_end
 
 from brim.cli.llm.progress import shown
 from brim.cli.train.query_mutator import ENVIRONMENT, PPO, RENAMED, REWARDS, query_mutator
@@ -236,12 +236,9 @@ def test_on_a_terminal_a_table_is_drawn_until_the_run_is_over(desk):
     words = [sys.executable, "-m", "brim", "train", "query-mutator", *SHORT.split(), "-o", "live", "--no-tensorboard"]
     with subprocess.Popen(words, cwd=desk, stdout=subprocess.DEVNULL, stderr=theirs, stdin=theirs) as process:
         os.close(theirs)
-        shown = bytearray()
-        with suppress(OSError):  # the other end is closed
-            while read := os.read(ours, 4096):
-                shown += read
+        shown = read_to_end(ours)
     os.close(ours)
-    assert process.returncode == 0, shown.decode()
-    assert b"update 2/2" in shown
-    assert b"scripted" in shown
-    assert b"BrimError" not in shown
+    assert process.returncode == 0, shown
+    assert "update 2/2" in shown
+    assert "scripted" in shown
+    assert "BrimError" not in shown
