@@ -102,7 +102,7 @@ def test_recorded_episodes_are_those_that_were_played(form, auto_reset):
             assert all(np.array_equal(part[step], one) for part, one in zip(episode.actions, action, strict=True))
 
 
-@pytest.mark.parametrize("arrays", ["numpy", "jax"])
+@pytest.mark.parametrize("arrays", ["numpy", pytest.param("jax", marks=pytest.mark.jax)])
 def test_episodes_of_a_trajectory_are_those_that_a_recorder_finds(arrays):
     config = config_of("point", mode="test")
     states, _ = batch_reset(split_key(1, 4, arrays=arrays), config, TASKS)
@@ -203,7 +203,8 @@ def set_first(name, value):
         (set_first("task", 10**6), "IndexError"),
         (set_first("solved", 1), "solved must be true or false, got 1"),
         (set_first("kind", "tests"), "kind must be"),
-        (set_first("actions", ["99999999999 0:1"]), "OverflowError|out of bounds|cannot be understood"),
+        (set_first("actions", ["99999999999 0:1"]), "the numbers of an action have 32 bits, got 99999999999"),
+        (set_first("actions", [f"{10**20} 0:1"]), "OverflowError"),
         (set_first("actions", ["3 0:fff"]), "a row of 7 cells has no cell for the bits fff"),
         (lambda values: values["tasks"][0].pop("train"), "KeyError: 'train'"),
         (lambda values: values["tasks"][0].update(id=3), "the id of a task must be a string, got 3"),

@@ -162,9 +162,17 @@ def _actions(lines: Sequence[str], config: JaxArcConfig) -> StructuredAction:
             for part in line.split()[1:]:
                 row, _, bits = part.partition(":")
                 selection[step, _index(int(row))] = _cells(int(bits, 16), config.shape[1])
-        return MaskAction(np.array(operations, np.int32), selection)
-    numbers = np.array([[int(number) for number in line.split()] for line in lines], np.int32)
+        return MaskAction(_int32(operations), selection)
+    numbers = _int32([[int(number) for number in line.split()] for line in lines])
     return kind(*numbers.reshape(-1, len(kind._fields)).T)
+
+
+def _int32(numbers: list[int] | list[list[int]]) -> NDArray[np.int32]:
+    found = np.array(numbers, np.int64)
+    narrow = found.astype(np.int32)
+    if (too_large := found[found != narrow]).size:  # NumPy 1 does not refuse them
+        raise DataError(f"the numbers of an action have 32 bits, got {too_large[0]}")
+    return narrow
 
 
 def _cells(bits: int, columns: int) -> NDArray[np.bool_]:
