@@ -8,6 +8,7 @@ Hypothesis draws the same examples every time, and never fails because a machine
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ HIDING = Path(__file__).parent / "tests" / "support" / "as_if_missing"
 QUICK_EXAMPLES = 10
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests share the cores, so torch takes one
+# In a background job of a shell Ctrl-C is ignored, and the processes that tests start and interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "brim", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=False
 )
