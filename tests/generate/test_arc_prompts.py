@@ -78,7 +78,7 @@ def naive(name, grid):
         return json.dumps(rows)
     cell = {
         "letters": "ABCDEFGHIJ".__getitem__,
-        "words": ["black", "blue", "red", "green", "yellow", "grey", "pink", "orange", "cyan", "maroon"].__getitem__,
+        "words": ["black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "cyan", "maroon"].__getitem__,
     }.get(name, str)
     lines = [("" if name == "digits" else " ").join(map(cell, row)) for row in rows]
     return "\n".join(f"{number}: {line}" if name == "numbered" else line for number, line in enumerate(lines))

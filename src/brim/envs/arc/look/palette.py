@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from brim.core.options import one_of
 
+COLOUR_NAMES = ("black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "cyan", "maroon")
+"""Names of the colours 0 to 9, which are true in every palette."""
+
 
 @dataclass(frozen=True)
 class Palette:

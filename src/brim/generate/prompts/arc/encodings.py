@@ -20,13 +20,12 @@ import orjson
 
 from brim.core.errors import DataError
 from brim.core.options import one_of
+from brim.envs.arc.look.palette import COLOUR_NAMES
 from brim.envs.arc.tasks.task import Grid, read_grid
 
 LONGEST = 20_000
 """Characters of a text above which it is refused unread. The largest grid has about 6,000 in its longest encoding."""
 
-WORDS = ("black", "blue", "red", "green", "yellow", "grey", "pink", "orange", "cyan", "maroon")
-"""The names of the colours 0 to 9."""
 DIGITS = tuple("0123456789")
 LETTERS = tuple("ABCDEFGHIJ")
 BLANK = " \t\r"
@@ -135,7 +134,7 @@ def _cells(symbols: list[str], colours: dict[str, int], row: int) -> list[int]:
     return [colour for colour in found if colour is not None]
 
 
-_SPACED, _LETTERED, _WORDED = _separated(DIGITS), _separated(LETTERS), _separated(WORDS)
+_SPACED, _LETTERED, _WORDED = _separated(DIGITS), _separated(LETTERS), _separated(COLOUR_NAMES)
 
 ENCODINGS: dict[str, Encoding] = {
     encoding.name: encoding
@@ -166,8 +165,8 @@ ENCODINGS: dict[str, Encoding] = {
         ),
         Encoding(
             name="words",
-            about=f"A grid is written row by row, each cell as one of the colours {', '.join(WORDS)}, with blanks "
-            "between the cells.",
+            about="A grid is written row by row, each cell as one of the colours "
+            f"{', '.join(COLOUR_NAMES)}, with blanks between the cells.",
             encode=_WORDED[0],
             read=_WORDED[1],
         ),

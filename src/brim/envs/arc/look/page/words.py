@@ -1,12 +1,10 @@
-"""Names of colours and operations, and the reasons why an action is invalid, as pages say them."""
+"""Operations in words, and the reasons why an action is invalid, as pages say them."""
 
 from collections.abc import Mapping
 
 from brim.envs.arc.look.page.encode import FORBIDDEN, OUTSIDE_ARRAYS, OUTSIDE_GRID, UNKNOWN
+from brim.envs.arc.look.palette import COLOUR_NAMES
 from brim.envs.arc.operations import COLOURS, ArcOperation
-
-COLOUR_NAMES = ("black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "light blue", "maroon")
-"""Names of the colours 0 to 9, which are true in every palette."""
 
 REASONS = {
     UNKNOWN: "there is no such operation",
