@@ -15,14 +15,21 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brim.core.errors import DamagedError, DataError, MismatchError
 from brim.core.npz import NpzArchive
 from brim.envs.arc import read_episodes
 from brim.train.arc import ArcPpoConfig, load_agent, read_evaluation, train_arc
 from brim.train.arc.checkpoint import as_loaded, load_tree, named_arrays, read_saved, save_learning
+from brim.train.arc.network import View, init_params, look
+from brim.train.arc.ppo import DECAY_1, DECAY_2, EPSILON, adam, advantages
 from brim.train.checkpoint import checkpoint_path
 
 SMALL = ArcPpoConfig(
@@ -194,6 +201,47 @@ def test_the_example_resumes_its_agent_and_asserts_what_it_prints(start, desk, t
     assert re.search(r"recolour +\d+% +0%", out)
     assert re.search(r"solved again after loading: \d+ of 100", out)
     assert "`arc/train_agent.py`" in (EXAMPLE.parents[1] / "README.md").read_text()
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_advantages_are_discounted_sums_of_surprises_up_to_the_end_of_the_episode(steps, seed):
+    drawn = np.random.default_rng(seed)
+    value, reward = drawn.normal(size=(2, steps, 3)).astype(np.float32)
+    last, done = drawn.normal(size=3).astype(np.float32), drawn.random((steps, 3)) < 0.3
+    following = np.where(done, 0, np.concatenate([value[1:], last[None]]))
+    surprise = reward + 0.9 * following - value
+    expected = np.zeros((steps, 3))
+    for step, env in np.ndindex(steps, 3):
+        for later in range(step, steps):
+            expected[step, env] += (0.9 * 0.8) ** (later - step) * surprise[later, env]
+            if done[later, env]:
+                break
+    found = advantages(value, last, reward, done, discount=0.9, trace=0.8)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_adam_takes_the_steps_of_torch():
+    start, target = np.linspace(-1, 1, 5, dtype=np.float32), np.float32([3, -2, 0.5, 0, 1])
+    weights = torch.tensor(start, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=0.1, betas=(DECAY_1, DECAY_2), eps=EPSILON)
+    params = {"w": jnp.asarray(start)}
+    moments = ({"w": jnp.zeros(5)}, {"w": jnp.zeros(5)})
+    for count in range(1, 8):
+        weights.grad = weights.detach() - torch.tensor(target)
+        torch.nn.utils.clip_grad_norm_([weights], 2.0)
+        optimizer.step()
+        gradient = {"w": params["w"] - target}
+        params, moments = adam(params, gradient, moments, jnp.float32(count), rate=jnp.float32(0.1), max_norm=2.0)
+        np.testing.assert_allclose(params["w"], weights.detach().numpy(), atol=1e-4)
+
+
+def test_the_value_depends_on_the_steps_that_are_left_and_actions_do_not():
+    params = init_params(jax.random.PRNGKey(0), size=5, width=8, others=0)
+    grids = np.random.default_rng(0).integers(0, 10, (6, 5, 5), np.uint8)
+    view = View(grids[None, 0], grids[None, 1], grids[None, 2:], jnp.array([1.0]))
+    early, late = (look(params, view._replace(left=jnp.array([left])), 10) for left in (1.0, 0.2))
+    assert early.value != late.value
+    assert all(np.array_equal(*both) for both in zip(early[:3], late[:3], strict=True))
 
 
 def test_a_directory_without_a_checkpoint_is_no_agent(tmp_path):

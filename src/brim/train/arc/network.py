@@ -1,7 +1,7 @@
 """The network of the ARC agent: from grids to an operation, two corners of a selection, and a value.
 
-It sees the working grid, the input of the pair and two demonstrations, and never the answer. Three habits make it
-small, and good at rules that it was not trained on:
+It sees the working grid, the input of the pair, two demonstrations and how many steps are left, and never the answer.
+Three habits make it small, and good at rules that it was not trained on:
 
 - A pair of grids is described by how alike each row of the one is to each row of the other, and each column. A flip, a
   move and an unchanged grid look different then, whatever the colours.
@@ -41,7 +41,7 @@ KEY = 16
 
 
 class View(NamedTuple):
-    """Grids that the network sees. All are uint8."""
+    """What the network sees. Grids are uint8."""
 
     working: Array
     """[batch, size, size]"""
@@ -49,6 +49,8 @@ class View(NamedTuple):
     """[batch, size, size]"""
     shown: Array
     """[batch, 2 * DEMONSTRATIONS, size, size]: inputs and outputs in turn."""
+    left: Array
+    """[batch]: share of the steps of the episode that are left. The value depends on it, actions do not."""
 
 
 class Seen(NamedTuple):
@@ -79,7 +81,7 @@ def init_params(key: Array, *, size: int, width: int, others: int) -> Tree:
         "paint": (pair, 1),
         "other_1": (whole, hidden),
         "other": (hidden, others),
-        "value_1": (whole + TRAITS, hidden),
+        "value_1": (whole + TRAITS + 1, hidden),
         "value": (hidden, 1),
         "corner_1": (width + 1, width),
         "corner": (width, 1),
@@ -103,9 +105,10 @@ def init_params(key: Array, *, size: int, width: int, others: int) -> Tree:
     return params | {name: 0.3 * next(drawn).reshape(shape) for name, shape in tables.items()}
 
 
-def view_of(states: ArcEnvState) -> View:
-    """Return what the network sees of states."""
-    return View(states.working_grid, states.input_grid, demonstrations(states, DEMONSTRATIONS))
+def view_of(states: ArcEnvState, limit: int) -> View:
+    """Return what the network sees of states. `limit` is the number of steps after which an episode is truncated."""
+    left = 1 - states.step_count / limit
+    return View(states.working_grid, states.input_grid, demonstrations(states, DEMONSTRATIONS), left)
 
 
 def look(params: Tree, view: View, painting: int) -> Seen:
@@ -122,7 +125,7 @@ def look(params: Tree, view: View, painting: int) -> Seen:
     paint = jax.nn.relu(_dense(params["paint_colour"], colours) + _dense(params["paint_whole"], whole)[:, None])
     other = _dense(params["other"], jax.nn.relu(_dense(params["other_1"], whole)))
     operations = jnp.concatenate([_dense(params["paint"], paint)[:, :painting, 0], other], axis=-1)
-    valued = jnp.concatenate([whole, jnp.abs(colours).sum(axis=1)], axis=-1)
+    valued = jnp.concatenate([whole, jnp.abs(colours).sum(axis=1), view.left[:, None]], axis=-1)
     value = _dense(params["value"], jax.nn.relu(_dense(params["value_1"], valued)))[:, 0]
     return Seen(cells + params["place"], view.working.reshape(len(cells), -1), operations, value)
 

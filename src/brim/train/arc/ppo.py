@@ -1,12 +1,15 @@
 """PPO (Schulman et al. 2017) on a batch of ARC environments, all of an update in one compiled function: `Learner`.
 
     play     every environment takes `steps` actions                                    (`Learner._play`)
-    judge    advantages by generalized advantage estimation                             (`_advantages`)
+    judge    advantages by generalized advantage estimation                             (`advantages`)
     learn    `epochs` passes over the steps in `minibatches`, each with a step of Adam  (`Learner._learn`)
 
 The network is in `network`. Environments are rewarded for being solved, and for a similarity to the target above the
 best so far in the episode. The second part is what leads to the first. It cannot be earned twice, so nothing is gained
 by going back and forth.
+
+The limit of steps is part of the task, so nothing follows an episode that reaches it. The value knows how many steps
+are left (Pardo et al. 2018).
 """
 
 from collections.abc import Sequence
@@ -140,8 +143,11 @@ class Learner:
         noise = (
             jnp.zeros(self._draws) if greedy else jax.vmap(self._noise)(states.key, states.episode, states.step_count)
         )
-        choice, log_prob, _ = self._choose(params, view_of(states), noise)
+        choice, log_prob, _ = self._choose(params, self._view(states), noise)
         return {"actions": self._action(choice), "log_probs": log_prob}
+
+    def _view(self, states: ArcEnvState) -> View:
+        return view_of(states, self.config.max_episode_steps)
 
     def _noise(self, key: Array, episode: Array, step: Array) -> Array:
         """Draw for a step of one environment."""
@@ -202,7 +208,7 @@ class Learner:
         def step(playing: Playing, key: Array) -> tuple[Playing, tuple[Array, ...]]:
             states = ArcEnvState(bank, *playing.states)
             best = jnp.where(states.step_count == 0, states.similarity_score, playing.best)
-            view = view_of(states)
+            view = self._view(states)
             noise = jax.random.gumbel(key, (config.envs, self._draws))
             choice, log_prob, value = self._choose(params, view, noise)
             states, _, rewards, dones, infos = batch_step(states, self._action(choice), self.env_config)
@@ -213,8 +219,8 @@ class Learner:
 
         envs, taken = lax.scan(step, learning.envs, jax.random.split(key, config.steps))
         view, choice, log_prob, value, reward, done, solved = taken
-        last = look(params, view_of(ArcEnvState(bank, *envs.states)), self._painting).value
-        advantage = _advantages(value, last, reward, done, discount=config.discount, trace=config.trace)
+        last = look(params, self._view(ArcEnvState(bank, *envs.states)), self._painting).value
+        advantage = advantages(value, last, reward, done, discount=config.discount, trace=config.trace)
         steps = Steps(view, choice, log_prob, advantage, advantage + value)
         flat = jax.tree.map(_joined, steps)
         episodes = done.sum()
@@ -284,8 +290,12 @@ def adam(
     return stepped, (first, second)
 
 
-def _advantages(value: Array, last: Array, reward: Array, done: Array, *, discount: float, trace: float) -> Array:
-    """Return generalized advantage estimates (Schulman et al. 2016). [steps, envs]"""
+def advantages(value: Array, last: Array, reward: Array, done: Array, *, discount: float, trace: float) -> Array:
+    """Return generalized advantage estimates (Schulman et al. 2016). [steps, envs]
+
+    Args:
+        last: [envs]: values of the states after the last step.
+    """
 
     def back(carry: tuple[Array, Array], step: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
         later_value, later = carry
