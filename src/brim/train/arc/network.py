@@ -41,7 +41,7 @@ KEY = 16
 
 
 class View(NamedTuple):
-    """What the network sees. Grids are uint8."""
+    """The input of the network. Grids are uint8."""
 
     working: Array
     """[batch, size, size]"""

@@ -4,6 +4,7 @@ They mean the same as those of `brim.envs.arc.adapters.wrappers`, and work in ev
 they change `infos["final_obs"]` as well.
 """
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class VectorFlatActions(AnyVectorWrapper):
         return self.env.step(np.stack(self.table.decode(np.asarray(actions)), axis=-1))
 
 
-class _Observations(AnyVectorWrapper):
+class _Observations(AnyVectorWrapper, ABC):
     """Changes observations, and those at the end of episodes."""
 
     def set_space(self, single: "spaces.Space[Any]") -> None:
@@ -69,13 +70,13 @@ class _Observations(AnyVectorWrapper):
             infos = {**infos, "final_obs": changed}
         return self.change(observations), rewards, terminated, truncated, infos
 
+    @abstractmethod
     def change(self, observations: Any) -> Any:
         """Return the new observations of all environments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def change_last(self, observations: Any) -> Any:
         """Return the new last observations of those that ended, given the old ones."""
-        raise NotImplementedError
 
 
 class VectorChannels(_Observations):
