@@ -43,7 +43,7 @@ def draw_curves(updates: Sequence[UpdateReport], evaluation: Evaluation | None) 
     if evaluation is not None:
         chance = evaluation.total(RANDOM).solved_share
         solved.axhline(chance, color=WARN, linewidth=1, linestyle="--", label=f"random actions: {chance:.1%}")
-    solved.set_ylim(0, 1)
+    solved.set_ylim(0, 1.02)  # a dot at 1 is whole
     solved.set_ylabel("share solved", color=INK)
     solved.legend(loc="upper left", frameon=False, fontsize=9)
     below = [figure.add_subplot(grid[1, place]) for place in range(2)]
