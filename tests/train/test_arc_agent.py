@@ -249,10 +249,13 @@ def test_the_value_depends_on_the_steps_that_are_left_and_actions_do_not():
 
 
 def test_a_directory_without_a_checkpoint_is_no_agent(tmp_path):
-    with pytest.raises(DataError, match="holds no checkpoint; train an agent first"):
+    with pytest.raises(DataError, match="holds no checkpoint, so there is no agent to load; train one first"):
         load_agent(tmp_path)
-    with pytest.raises(DataError, match="does not exist; train an agent first"):
+    with pytest.raises(DataError, match="does not exist, so there is no agent to load"):
         load_agent(tmp_path / "missing")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="is a file and not the directory of a run, so there is no agent to load"):
+        load_agent(tmp_path / "file")
 
 
 def test_a_tree_comes_back_from_a_checkpoint_to_the_bit_and_another_is_refused(tmp_path):

@@ -392,6 +392,8 @@ def test_resuming_from_another_plan_or_nothing_is_refused(options, small, tmp_pa
     refused(other, MismatchError, "belongs to another plan", resume=find_checkpoint(config.output), begun=True)
     with pytest.raises(DataError, match="holds no checkpoint, so there is nothing to resume"):
         find_checkpoint(tmp_path)
+    with pytest.raises(DataError, match="is a file and not the directory of a run, so there is nothing to resume"):
+        find_checkpoint(__file__)
     with pytest.raises(MismatchError, match=r"run is resumed: learning_rate \(0.001 -> 0.5\)"):
         config.resumed(learning_rate=0.5)
     assert config.resumed(save_every=7, data=f"{config.data.rpartition('/')[0]}/./train.jsonl").save_every == 7

@@ -25,6 +25,7 @@ from brim.plan.position import CheckpointPosition
 FORMAT = "brim.checkpoint/1"
 STATE, MODEL = "state.json", "model"
 NAME = re.compile(r"checkpoint-(\d+)")
+RESUMING = "so there is nothing to resume; start the run without --resume"
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,11 @@ def facts(
     }
 
 
-def find_checkpoint(path: str | Path) -> Path:
+def find_checkpoint(path: str | Path, *, advice: str = RESUMING) -> Path:
     """Return the checkpoint at a path, or the last one of the run there.
+
+    Args:
+        advice: The end of the message if there is none.
 
     Raises:
         DataError: There is none.
@@ -151,8 +155,8 @@ def find_checkpoint(path: str | Path) -> Path:
         return path
     found = checkpoints(path)
     if not found:
-        what = "holds no checkpoint" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {what}, so there is nothing to resume; start the run without --resume")
+        is_file = "is a file and not the directory of a run" if path.exists() else "does not exist"
+        raise DataError(f"{path} {'holds no checkpoint' if path.is_dir() else is_file}, {advice}")
     return found[-1]
 
 

@@ -59,7 +59,7 @@ def samples(episodes: str, output: str, force: bool, as_json: bool, **options: A
     Examples:
       brim arc samples episodes.json --only-solved -o train.jsonl
       brim arc samples episodes.json --per step --demonstrations 2 -o train.jsonl
-      brim arc samples episodes.json --max-length 2048 --overflow skip -o train.jsonl
+      brim arc samples episodes.json --max-length 2048 --overflow skip -o t.jsonl
       brim train sft --model tiny --data train.jsonl --tokenizer arc
 
     Exit status: 0 written, 2 the options or the data are wrong.

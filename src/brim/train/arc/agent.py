@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brim.core.errors import DataError
 from brim.core.extras import need
 from brim.envs.arc.config import EpisodeMode, JaxArcConfig
 from brim.envs.arc.rollout import Policy
@@ -19,7 +18,7 @@ from brim.train.arc.config import ArcPpoConfig, generate_tasks
 from brim.train.arc.evaluate import evaluate
 from brim.train.arc.ppo import Learner
 from brim.train.arc.report import GREEDY, SAMPLED, Evaluation
-from brim.train.checkpoint import STATE, checkpoints
+from brim.train.checkpoint import find_checkpoint
 
 if TYPE_CHECKING:
     import jax
@@ -77,18 +76,9 @@ def load_agent(path: str | Path) -> ArcAgent:
         DamagedError: It is damaged, or not one of an ARC run.
         MissingExtraError: JAX is not installed.
     """
-    saved = read_saved(_last_checkpoint(Path(path)))
+    saved = read_saved(find_checkpoint(path, advice="so there is no agent to load; train one first"))
     # The weights do not depend on the tasks and the number of environments, so a few of them are enough.
     small = replace(saved.config, envs=saved.config.minibatches, tasks=1)
     learner = Learner(small, generate_tasks(small), small.environment())
     params = load_tree(saved.path, learner.begin(small.seed).params, below="params/")
     return ArcAgent(config=saved.config, update=saved.update, params=params, learner=learner)
-
-
-def _last_checkpoint(path: Path) -> Path:
-    if (path / STATE).exists():
-        return path
-    found = checkpoints(path)
-    if not found:
-        raise DataError(f"{path} {'holds no checkpoint' if path.is_dir() else 'does not exist'}; train an agent first")
-    return found[-1]
