@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from brim.core.errors import LengthError, OptionError
 from brim.plan import packing
-from brim.plan.packing import PackingConfig, PackingMetrics, PackingMode, pack
+from brim.plan.config import PackingConfig, PackingMode
+from brim.plan.packing import PackingMetrics, pack
 
 CAPACITY = 24
 lengths = st.lists(st.integers(1, CAPACITY), max_size=60).map(lambda values: np.array(values, np.int32))

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.core.errors import DamagedError, DataError, LengthError, MismatchError, OptionError
-from brim.plan.config import BatchingConfig
-from brim.plan.packing import PackingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.stream.curriculum import Curriculum
 from brim.stream.replay.buffer import ReplayBuffer

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from brim.data.lengths import LengthCache, LengthEntry
-from brim.plan.config import BatchingConfig, PadPolicy
-from brim.plan.packing import PackingConfig, PackingMode
+from brim.plan.config import BatchingConfig, PackingConfig, PackingMode, PadPolicy
 
 LONGEST = 60
 

@@ -19,8 +19,7 @@ from brim.batch.token_source import check_belongs
 from brim.core.errors import BrimError, DamagedError, DataError, LengthError, MismatchError, OptionError
 from brim.data.measure import build_lengths
 from brim.data.tokenizer.base import ByteTokenizer
-from brim.plan.config import BatchingConfig
-from brim.plan.packing import PackingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.plan.position import CheckpointPosition
 from brim.train.config import SftConfig

@@ -15,8 +15,7 @@ import torch
 from support.forked import PATIENCE, Command, run_command
 from support.worlds import World, free_port, lines, trained, weights
 
-from brim.plan.config import BatchingConfig
-from brim.plan.packing import PackingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 
 PACKED = BatchingConfig(token_budget=1024, packing=PackingConfig(max_length=512), overflow="split")
 

@@ -21,10 +21,9 @@ from brim.core.rng import permutation
 from brim.data.lengths import LengthCache
 from brim.data.nested.lengths import axes_by_name
 from brim.plan.buckets import BucketSpec
-from brim.plan.config import BatchingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 from brim.plan.cost import cost
 from brim.plan.epoch import EpochColumns
-from brim.plan.packing import PackingConfig
 from brim.plan.plan import BatchPlan
 
 WINDOWS = "sorted windows"

@@ -17,7 +17,8 @@ from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.data.sample import Sample
 from brim.data.token_store import TokenStore
-from brim.plan.packing import PackingConfig, PackingMetrics, pack
+from brim.plan.config import PackingConfig
+from brim.plan.packing import PackingMetrics, pack
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,7 @@ from brim.cli.show import measuring_progress, show_table
 from brim.data.lengths import LengthCache
 from brim.data.measure import build_lengths
 from brim.data.synthetic import write_sample_data
-from brim.plan.config import BatchingConfig
-from brim.plan.packing import PackingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 from brim.plan.plan import BatchPlan
 from brim.plan.verify import verify_plan
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from brim.plan.config import BatchingConfig, PadPolicy
-from brim.plan.packing import PackingConfig, PackingMode
+from brim.plan.config import BatchingConfig, PackingConfig, PackingMode, PadPolicy
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

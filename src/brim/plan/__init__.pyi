@@ -5,6 +5,8 @@ from brim.plan.buckets import BucketSpec as BucketSpec
 from brim.plan.buckets import BucketStats as BucketStats
 from brim.plan.config import BatchingConfig as BatchingConfig
 from brim.plan.config import BatchingMode as BatchingMode
+from brim.plan.config import PackingConfig as PackingConfig
+from brim.plan.config import PackingMode as PackingMode
 from brim.plan.config import PadPolicy as PadPolicy
 from brim.plan.distributed import DistributedConfig as DistributedConfig
 from brim.plan.distributed import interleave_microbatches as interleave_microbatches
@@ -14,9 +16,7 @@ from brim.plan.epoch import EpochPlan as EpochPlan
 from brim.plan.epoch import MicrobatchSpec as MicrobatchSpec
 from brim.plan.metrics import BatchMetrics as BatchMetrics
 from brim.plan.metrics import BatchShapeHistogram as BatchShapeHistogram
-from brim.plan.packing import PackingConfig as PackingConfig
 from brim.plan.packing import PackingMetrics as PackingMetrics
-from brim.plan.packing import PackingMode as PackingMode
 from brim.plan.packing import pack as pack
 from brim.plan.plan import BatchPlan as BatchPlan
 from brim.plan.plan import BatchPlanBuilder as BatchPlanBuilder

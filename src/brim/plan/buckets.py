@@ -5,7 +5,6 @@ samples belong to no bucket. What happens to them is never decided here, but by 
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
-from brim.core.options import LONGEST, check_counts
+from brim.core.options import check_counts
+from brim.plan.config import check_edges, listed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class BucketSpec:
         check_edges(self.edges)
         if self.edges and self.overflow_max <= self.edges[-1]:
             raise OptionError(
-                f"overflow_max must be above the last edge, got {self.overflow_max} with edges {_listed(self.edges)}"
+                f"overflow_max must be above the last edge, got {self.overflow_max} with edges {listed(self.edges)}"
             )
         check_counts(overflow_max=self.overflow_max)
 
@@ -88,22 +88,6 @@ class BucketSpec:
         if not 0 <= bucket_id < self.num_buckets:
             raise OptionError(f"bucket {bucket_id} does not exist: they are numbered 0 to {self.num_buckets - 1}")
         return bucket_id
-
-
-def check_edges(edges: tuple[int, ...]) -> None:
-    """Raise OptionError unless edges are positive, ascending and at most `LONGEST`."""
-    if any(edge < 1 for edge in edges):
-        raise OptionError(f"bucket edges must be positive, got {_listed(edges)}")
-    if edges and max(edges) > LONGEST:
-        raise OptionError(f"bucket edges must be at most {LONGEST}, got {max(edges)}")
-    if any(left >= right for left, right in pairwise(edges)):
-        raise OptionError(
-            f"bucket edges must ascend, got {_listed(edges)}; did you mean {_listed(sorted(set(edges)))}?"
-        )
-
-
-def _listed(edges: tuple[int, ...] | list[int]) -> str:
-    return ",".join(str(edge) for edge in edges)
 
 
 @dataclass(frozen=True, kw_only=True)

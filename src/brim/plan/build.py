@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from brim.core.arrays import gather, order_by, round_up, segment_sums
 from brim.core.rng import permutation
 from brim.plan.buckets import BucketSpec
-from brim.plan.config import BatchingConfig, PadPolicy
+from brim.plan.config import BatchingConfig, PackingConfig, PadPolicy
 from brim.plan.deal import deal_order
 from brim.plan.edges import optimal_widths
 from brim.plan.epoch import EpochColumns
 from brim.plan.grouping import group_rows
-from brim.plan.packing import PackingConfig, Rows, pack
+from brim.plan.packing import Rows, pack
 from brim.plan.units import Units
+
+ALGORITHM = 2
+"""Version of the planner, part of every plan's fingerprint. Incremented when the same inputs give another plan."""
 
 
 class BuiltEpoch(NamedTuple):
@@ -43,8 +46,13 @@ def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
     return BucketSpec.covering(edges, last)
 
 
-def build_epoch(units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int) -> BuiltEpoch:
-    """Plan one epoch. Every unit is in exactly one microbatch, or in `dropped`."""
+def build_epoch(
+    units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int, *, algorithm: int = ALGORITHM
+) -> BuiltEpoch:
+    """Plan one epoch. Every unit is in exactly one microbatch, or in `dropped`.
+
+    An older `algorithm` gives the epoch that its version of the planner gave, for plans that are on disk.
+    """
     rows = _pack_rows(units, config.packing, config, epoch) if config.packing is not None else None
     lengths = np.maximum(units.length if rows is None else rows.totals(np.maximum(units.length, 1)).astype(np.int32), 1)
     group = units.group if rows is None or units.group is None else units.group[rows.order[rows.ptr[:-1]]]

@@ -7,14 +7,12 @@ PAD_TO_BUCKET, for models that compile one program per shape. Sorted windows: no
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
-from brim.core.arrays import round_up
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
-from brim.core.options import check_counts, from_dict, one_of
-from brim.plan.buckets import check_edges
-from brim.plan.packing import PackingConfig
+from brim.core.options import LONGEST, check_counts, from_dict, one_of
 
 Overflow = Literal["error", "skip", "truncate", "split"]
 Remainder = Literal["null", "drop", "repeat"]
@@ -34,6 +32,37 @@ class BatchingMode(StrEnum):
 
     PREDICTABLE = "predictable"
     THROUGHPUT = "throughput"
+
+
+class PackingMode(StrEnum):
+    """The order in which sequences are placed, and the row that is chosen among those with room."""
+
+    FIRST_FIT = "first_fit"
+    """In order of arrival, into the oldest row: keeps their order, for streams."""
+    BEST_FIT = "best_fit"
+    """Longest first, into the fullest row (best-fit decreasing): the fewest rows, and the fastest."""
+    GREEDY = "greedy"
+    """Longest first, into the oldest row (first-fit decreasing)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingConfig:
+    """Options for packing sequences into rows."""
+
+    max_length: int = 2048
+    """Capacity of a row, in tokens."""
+    mode: PackingMode = PackingMode.BEST_FIT
+    max_sequences: int | None = None
+    """Upper limit of the sequences in a row."""
+    pad_to_max: bool = True
+    """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", PackingMode(one_of("mode", self.mode, PackingMode)))
+        if self.max_length < 1:
+            raise OptionError(f"max_length must be at least 1, got {self.max_length}")
+        if self.max_sequences is not None and self.max_sequences < 1:
+            raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +188,7 @@ class BatchingConfig:
         """The padded width of a full packed row: its capacity, rounded up to a multiple of `pad_to_multiple`."""
         if self.packing is None:
             raise OptionError("this plan is not packed")
-        return round_up(self.packing.max_length, self.pad_to_multiple)
+        return -(-self.packing.max_length // self.pad_to_multiple) * self.pad_to_multiple
 
     @property
     def fingerprint(self) -> str:
@@ -185,3 +214,17 @@ class BatchingConfig:
             OptionError: A name is unknown, or a value is not allowed.
         """
         return from_dict(cls, values)
+
+
+def check_edges(edges: tuple[int, ...]) -> None:
+    """Raise OptionError unless edges are positive, ascending and at most `LONGEST`."""
+    if any(edge < 1 for edge in edges):
+        raise OptionError(f"bucket edges must be positive, got {listed(edges)}")
+    if edges and max(edges) > LONGEST:
+        raise OptionError(f"bucket edges must be at most {LONGEST}, got {max(edges)}")
+    if any(left >= right for left, right in pairwise(edges)):
+        raise OptionError(f"bucket edges must ascend, got {listed(edges)}; did you mean {listed(sorted(set(edges)))}?")
+
+
+def listed(edges: tuple[int, ...] | list[int]) -> str:
+    return ",".join(str(edge) for edge in edges)

@@ -13,7 +13,6 @@ rows for every sequence.
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,42 +22,12 @@ from brim.core.arrays import begins, offsets, order_by, segment_sums
 from brim.core.errors import LengthError, OptionError
 from brim.core.fill import Fill
 from brim.core.options import one_of
+from brim.plan.config import PackingMode
 
 try:
     from brim.plan import _kernel as kernel
 except ImportError:  # not compiled: the Python versions below do the same
     kernel = None
-
-
-class PackingMode(StrEnum):
-    """The order in which sequences are placed, and the row that is chosen among those with room."""
-
-    FIRST_FIT = "first_fit"
-    """In order of arrival, into the oldest row: keeps their order, for streams."""
-    BEST_FIT = "best_fit"
-    """Longest first, into the fullest row (best-fit decreasing): the fewest rows, and the fastest."""
-    GREEDY = "greedy"
-    """Longest first, into the oldest row (first-fit decreasing)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackingConfig:
-    """Options for packing sequences into rows."""
-
-    max_length: int = 2048
-    """Capacity of a row, in tokens."""
-    mode: PackingMode = PackingMode.BEST_FIT
-    max_sequences: int | None = None
-    """Upper limit of the sequences in a row."""
-    pad_to_max: bool = True
-    """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", PackingMode(one_of("mode", self.mode, PackingMode)))
-        if self.max_length < 1:
-            raise OptionError(f"max_length must be at least 1, got {self.max_length}")
-        if self.max_sequences is not None and self.max_sequences < 1:
-            raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
 
 
 @dataclass(frozen=True, repr=False, eq=False)

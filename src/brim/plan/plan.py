@@ -19,15 +19,12 @@ from brim.core.fingerprint import fingerprint
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.buckets import BucketSpec
-from brim.plan.build import BuiltEpoch, build_epoch, choose_buckets
+from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
 from brim.plan.epoch import EpochColumns, EpochPlan, MicrobatchSpec, Origin
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Counts, Units, make_units, too_long
-
-ALGORITHM = 1
-"""Version of the planner, part of every plan's fingerprint. Incremented when the same inputs give another plan."""
 
 Lengths = LengthCache | Mapping[str, int] | Mapping[SampleId, int] | Iterable[LengthEntry]
 

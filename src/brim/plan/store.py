@@ -23,11 +23,11 @@ from brim.core.lock import locked
 from brim.core.progress import Progress
 from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
-from brim.plan.build import BuiltEpoch, build_epoch
+from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal
 from brim.plan.epoch import EpochColumns
-from brim.plan.plan import ALGORITHM, BatchPlan, Share
+from brim.plan.plan import BatchPlan, Share
 from brim.plan.units import Counts, Units, make_units, whole_samples
 
 PLAN = Document(format="brim.plan/1", what="a plan", again="build the plan again")
