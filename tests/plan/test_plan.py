@@ -226,6 +226,8 @@ CHANGES = {
     "pad_to_multiple": 8,
     "max_sequences": 7,
     "window": 9,
+    "window_padding": 0.02,
+    "cost": {"per_token": 2.0},
     "drop_last": True,
     "shuffle": False,
     "packing": {"max_length": 1024},

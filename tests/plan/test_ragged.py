@@ -8,7 +8,7 @@ from support.plans import configs, tables
 
 from brim import BatchingConfig, BatchPlan, DataError, LengthCache, LengthEntry, LengthError, OptionError, PackingConfig
 from brim.data.ids import Ids
-from brim.plan.ragged import cut_runs, near_order
+from brim.plan.grouping.ragged import cut_runs, near_order
 from brim.plan.verify import verify_plan
 
 AXES = 4
@@ -77,7 +77,8 @@ def test_every_sample_is_seen_once_on_any_number_of_ranks(table, config, world_s
 @given(nested_tables(), nested_configs(drop_last=True))
 def test_what_drop_last_leaves_out_could_have_taken_another_row(table, config):
     plan = BatchPlan.build(table, config)
-    full = BatchPlan.build(table, BatchingConfig.from_dict({**config.to_dict(), "drop_last": False}))
+    cut_where_full = {"drop_last": False, "microbatches_per_step": None}
+    full = BatchPlan.build(table, BatchingConfig.from_dict({**config.to_dict(), **cut_where_full}))
     kept = {tuple(microbatch.indices) for microbatch in plan.get_epoch(0)}
     gone = [microbatch for microbatch in full.get_epoch(0) if tuple(microbatch.indices) not in kept]
     assert sorted(plan.dropped(0)) == sorted(id for microbatch in gone for id in microbatch.samples)

@@ -164,7 +164,7 @@ def test_the_microbatches_of_a_round_cost_nearly_the_same():
     plan = BatchPlan.build(LengthCache(Ids.rows(50_000), lognormal(50_000)), BatchingConfig(token_budget=16384))
 
     def imbalance(view):
-        cost = view.columns.cost if view.order is None else view.columns.cost[view.order]
+        cost = view.columns.cost() if view.order is None else view.columns.cost()[view.order]
         rounds = cost[: len(cost) // 8 * 8].reshape(-1, 8)
         return (rounds.max(1) / rounds.mean(1)).mean()
 

@@ -113,7 +113,7 @@ def segment_sums(values: NDArray[np.integer[Any]], ptr: NDArray[np.int64]) -> ND
     return total[ptr[1:]] - total[ptr[:-1]]
 
 
-def gather(ptr: NDArray[np.int64], segments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def gather(ptr: NDArray[np.int64], segments: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the places of some segments, one behind the other, and the new boundaries. A negative segment is empty.
 
     Example:

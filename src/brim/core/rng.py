@@ -7,6 +7,7 @@ generator.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any, overload
 
 import numpy as np
@@ -17,9 +18,20 @@ from brim.core.arrays import order_by
 
 def raw_bits(n: int, *, seed: int, purpose: str, epoch: int = 0) -> NDArray[np.uint64]:
     """Return `n` uniform 64-bit words. The first k of them do not depend on n."""
+    return _philox(seed, purpose, epoch).random_raw(n)
+
+
+def raw_blocks(
+    n: int, size: int, *, seed: int, purpose: str, epoch: int = 0
+) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """Iterate over the words of `raw_bits` in blocks of `size`, each with the number of its first word."""
+    philox = _philox(seed, purpose, epoch)
+    return ((start, philox.random_raw(min(size, n - start))) for start in range(0, n, size))
+
+
+def _philox(seed: int, purpose: str, epoch: int) -> Any:
     key = hashlib.blake2b(f"{seed}/{purpose}/{epoch}".encode(), digest_size=16).digest()
-    philox: Any = np.random.Philox(key=np.frombuffer(key, "<u8"))
-    return philox.random_raw(n)
+    return np.random.Philox(key=np.frombuffer(key, "<u8"))
 
 
 def permutation(n: int, *, seed: int, purpose: str, epoch: int = 0) -> NDArray[np.int64]:

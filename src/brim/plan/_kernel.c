@@ -1,6 +1,6 @@
-/* The inner loops of packing and of choosing bucket edges that NumPy cannot express as whole-array operations.
+/* The inner loops of packing, of cutting microbatches and of choosing bucket edges that NumPy cannot express as whole-array operations.
  *
- * Everything here has a twin in plain Python or NumPy (brim/plan/packing.py, brim/plan/edges.py), which is the reference in the tests and does the work
+ * Everything here has a twin in plain Python or NumPy (brim/plan/packing.py, brim/plan/grouping/, brim/plan/edges.py), which is the reference in the tests and does the work
  * where this file was not compiled. Arguments are checked there; buffers are int32 unless said otherwise, and are never resized.
  */
 
@@ -177,10 +177,129 @@ static PyObject *add_bucket(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* cut(width, bounds:int64, budget, rows, starts:int64) -> number of microbatches
+ *
+ * Rows of a window come widest first; each microbatch takes as many as the budget allows at the width of its first row, at most `rows`. With
+ * an empty `starts`, microbatches are only counted.
+ */
+static PyObject *cut(PyObject *self, PyObject *args)
+{
+    Py_buffer width_, bounds_, starts_;
+    long long budget, most;
+    if (!PyArg_ParseTuple(args, "y*y*LLw*", &width_, &bounds_, &budget, &most, &starts_))
+        return NULL;
+    const int32_t *width = width_.buf;
+    const int64_t *bounds = bounds_.buf, n = width_.len / (int64_t)sizeof(int32_t);
+    const Py_ssize_t windows = bounds_.len / (Py_ssize_t)sizeof(int64_t) - 1, room = starts_.len / (Py_ssize_t)sizeof(int64_t);
+    int64_t *starts = starts_.buf;
+    Py_ssize_t count = 0;
+    int right = most > 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t window = 0; window < windows && right; window++) {
+        const int64_t end = bounds[window + 1];
+        right = bounds[window] >= 0 && end <= n;
+        for (int64_t at = bounds[window]; at < end && right; count++) {
+            right = width[at] > 0 && (room == 0 || count < room);
+            if (!right)
+                break;
+            if (room)
+                starts[count] = at;
+            const int64_t take = budget / width[at];
+            at += take < 1 ? 1 : take > most ? most : take;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&width_);
+    PyBuffer_Release(&bounds_);
+    PyBuffer_Release(&starts_);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "the windows do not fit the rows, or a width is not positive");
+        return NULL;
+    }
+    return PyLong_FromSsize_t(count);
+}
+
+/* cut_levels(width, scale, extra, budget, rows, wanted:int64, capacity:int64, starts:int64) -> number of microbatches, or -1
+ *
+ * Cut one window. A row of width w costs w + w * w / scale + extra (without the square if the scale is 0). Level l is for at most capacity[l]
+ * microbatches that cost as nearly wanted[l] as possible, and no more unless they are a single row; each microbatch takes the level that it
+ * misses least, and of several the one with most capacity left. -1: there are more microbatches than `starts` has room for.
+ */
+enum { LEVELS = 64, FINENESS = 256 };
+
+static Py_ssize_t walk_levels(const int32_t *width, Py_ssize_t n, int64_t scale, int64_t extra, int64_t budget, int64_t most,
+                              const int64_t *wanted, int64_t *left, int levels, int64_t *starts, Py_ssize_t room)
+{
+    Py_ssize_t at = 0, count = 0;
+    while (at < n) {
+        if (count == room)
+            return -1;
+        const int64_t wide = width[at], one = wide + extra + (scale ? wide * wide / scale : 0);
+        int64_t fits = budget / wide, missed = 0, rows = 1;
+        int best = -1;
+        fits = fits < 1 ? 1 : fits > most ? most : fits;
+        for (int level = 0; level < levels; level++) {
+            if (left[level] <= 0)
+                continue;
+            const int64_t target = wanted[level];
+            int64_t take = target / one, by;
+            take = take > fits ? fits : take;
+            by = take ? (target - take * one) * FINENESS / target : FINENESS + (one - target) * FINENESS / target;
+            if (best < 0 || by < missed || (by == missed && left[level] > left[best])) {
+                best = level;
+                missed = by;
+                rows = take ? take : 1;
+            }
+        }
+        if (best < 0)
+            return -1;
+        left[best]--;
+        starts[count++] = at;
+        at += rows;
+    }
+    return count;
+}
+
+static PyObject *cut_levels(PyObject *self, PyObject *args)
+{
+    Py_buffer width_, wanted_, capacity_, starts_;
+    long long scale, extra, budget, most;
+    if (!PyArg_ParseTuple(args, "y*LLLLy*y*w*", &width_, &scale, &extra, &budget, &most, &wanted_, &capacity_, &starts_))
+        return NULL;
+    const Py_ssize_t levels = wanted_.len / (Py_ssize_t)sizeof(int64_t), n = width_.len / (Py_ssize_t)sizeof(int32_t);
+    const int64_t *wanted = wanted_.buf;
+    int64_t left[LEVELS];
+    Py_ssize_t count = 0;
+    int right = levels > 0 && levels <= LEVELS && capacity_.len == wanted_.len && most > 0 && scale >= 0 && extra >= 0;
+    for (Py_ssize_t i = 0; i < n && right; i++)
+        right = ((const int32_t *)width_.buf)[i] > 0;
+    for (Py_ssize_t i = 0; i < levels && right; i++) {
+        right = wanted[i] > 0;
+        left[i] = ((const int64_t *)capacity_.buf)[i];
+    }
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        count = walk_levels(width_.buf, n, scale, extra, budget, most, wanted, left, (int)levels, starts_.buf,
+                            starts_.len / (Py_ssize_t)sizeof(int64_t));
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&width_);
+    PyBuffer_Release(&wanted_);
+    PyBuffer_Release(&capacity_);
+    PyBuffer_Release(&starts_);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "widths and targets must be positive, and every target needs a capacity");
+        return NULL;
+    }
+    return PyLong_FromSsize_t(count);
+}
+
 static PyMethodDef methods[] = {
     {"place", place, METH_VARARGS, "Give every sequence a place in a row."},
     {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
     {"add_bucket", add_bucket, METH_VARARGS, "One more bucket: the least cost for every end."},
+    {"cut", cut, METH_VARARGS, "Where microbatches begin in sorted windows."},
+    {"cut_levels", cut_levels, METH_VARARGS, "Where microbatches begin that cost as much as they should."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,7 +17,8 @@ from brim.plan.config import BatchingConfig, PackingConfig, PadPolicy
 from brim.plan.deal import deal_order
 from brim.plan.edges import optimal_widths
 from brim.plan.epoch import EpochColumns
-from brim.plan.grouping import group_rows
+from brim.plan.grouping.group import Grouping, Groups, group_rows
+from brim.plan.grouping.version1 import group_rows_1
 from brim.plan.packing import Rows, pack
 from brim.plan.units import Units
 
@@ -62,30 +63,32 @@ def build_epoch(
         _widths(lengths, bucket, buckets, config) if axes is None else np.maximum(axes.sum(axis=1, dtype=np.int32), 1)
     )
     fixed = config.packing.pad_to_max if config.packing is not None else config.pad_policy is PadPolicy.PAD_TO_BUCKET
-    groups = group_rows(
-        width,
-        _kinds(group, bucket, buckets),
+    options = Grouping(
         budget=config.token_budget,
         max_rows=config.max_sequences,
         window=config.window,
+        padding=config.window_padding,
         uniform=fixed,
         drop_last=config.drop_last,
+        shuffle=config.shuffle,
+        step=config.microbatches_per_step,
+        cost=config.cost_model,
+        attention=None if rows is None else _mean_attention(units, rows),
         seed=config.seed,
         epoch=epoch,
-        axes=axes,
-        shuffle=config.shuffle,
     )
+    group_them = group_rows_1 if algorithm == 1 else group_rows
+    groups = group_them(width, _kinds(group, bucket, buckets), options, axes)
     first = groups.order[groups.ptr[:-1]]
-    # [microbatches, axes].
-    widest = np.maximum.reduceat((width[:, None] if axes is None else axes)[groups.order], groups.ptr[:-1])
-    columns = _columns(units, rows, groups.order, groups.ptr, widest)
+    columns = _columns(units, rows, groups, _widest(width, axes, groups, ordered=axes is None and config.shuffle))
     columns = replace(
         columns,
         bucket=np.zeros(len(first), np.int32) if bucket is None else bucket[first],
         group=None if group is None else group[first],
     )
     if config.shuffle:
-        order = deal_order(columns.cost, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
+        costs = columns.cost(config.cost_model)
+        order = deal_order(costs, config.microbatches_per_step or 1, seed=config.seed, epoch=epoch)
     else:
         order = order_by(
             columns.unit[columns.row_ptr[:-1] if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr[:-1]]]
@@ -142,17 +145,33 @@ def _kinds(
     return group * np.int32(buckets.num_buckets) + bucket
 
 
-def _columns(
-    units: Units, rows: Rows | None, row_order: NDArray[np.int64], row_ptr: NDArray[np.int64], widest: NDArray[np.int32]
-) -> EpochColumns:
+def _mean_attention(units: Units, rows: Rows) -> int:
+    """Return the mean, over packed rows, of the sum of the squared lengths in a row."""
+    return int((units.length.astype(np.int64) ** 2).sum()) // max(len(rows), 1)
+
+
+def _widest(
+    width: NDArray[np.int32], axes: NDArray[np.int32] | None, groups: Groups, *, ordered: bool
+) -> NDArray[np.int32]:
+    """Return the width of the widest row of each microbatch along each axis, [microbatches, axes].
+
+    `ordered` says that the first row of a microbatch is the widest.
+    """
+    if ordered:
+        return width[groups.order[groups.ptr[:-1]]][:, None]
+    return np.maximum.reduceat((width[:, None] if axes is None else axes)[groups.order], groups.ptr[:-1])
+
+
+def _columns(units: Units, rows: Rows | None, groups: Groups, widest: NDArray[np.int32]) -> EpochColumns:
     """Return the columns of microbatches, before buckets and groups are filled in.
 
     `widest` is [microbatches, axes]: the width of the widest row along each axis.
     """
+    row_ptr = groups.ptr
     if rows is None:
-        unit, seq_ptr, bounds = row_order.astype(np.int32), None, row_ptr
+        unit, seq_ptr, bounds = groups.order, None, row_ptr
     else:
-        places, seq_ptr = gather(rows.ptr, row_order)
+        places, seq_ptr = gather(rows.ptr, groups.order)
         unit, bounds = rows.order[places], seq_ptr[row_ptr]
     lengths = units.length[unit].astype(np.int64)
     tokens = segment_sums(lengths, bounds)

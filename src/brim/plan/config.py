@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.options import LONGEST, check_counts, from_dict, one_of
+from brim.plan.cost import DEFAULT, CostModel
 
 Overflow = Literal["error", "skip", "truncate", "split"]
 Remainder = Literal["null", "drop", "repeat"]
@@ -87,18 +88,27 @@ class BatchingConfig:
     max_sequences: int | None = None
     """Upper limit of the rows in a microbatch."""
     window: int | None = None
-    """Rows are sorted by length inside random windows of at most this many rows. Smaller: more random; larger: less
-    padding.
+    """Rows are sorted by length inside random windows of about this many rows. Smaller: more random; larger: less
+    padding. Default: as small as `window_padding` allows.
+    """
+    window_padding: float = 0.01
+    """Share of the slots that padding may take in sorted windows whose size is not given. Larger: smaller windows, in
+    which samples meet other ones in every epoch; 0: one window, with the least padding.
     """
     drop_last: bool = False
     """Drop microbatches that are not full because their bucket or window ran out of rows."""
     packing: PackingConfig | None = None
     """Options for packing samples into rows before rows are grouped. None: one sequence per row."""
     microbatches_per_step: int | None = None
-    """Microbatches in one optimizer step, over all ranks. Default: one for each rank."""
+    """Microbatches in one optimizer step, over all ranks. If it is given, microbatches are cut so that there are whole
+    steps, whose microbatches cost nearly the same. Default: one for each rank.
+    """
+    cost: CostModel | None = None
+    """Cost of a microbatch, by which steps are balanced. Default: that of a model of width 1,024."""
     remainder: Remainder = "null"
     """Policy for a short last optimizer step of an epoch: "null" gives empty microbatches to ranks that would have
-    none, "drop" drops the step, "repeat" repeats microbatches from the start of the epoch.
+    none, "drop" drops the step, "repeat" repeats microbatches from the start of the epoch. With
+    `microbatches_per_step`, the last step is short only if there are too few rows for whole steps, or with `drop_last`.
     """
     shuffle: bool = True
     """Shuffle in every epoch. If False, microbatches hold neighbouring samples, in the order of the data, the same in
@@ -132,6 +142,8 @@ class BatchingConfig:
             "microbatches_per_step",
         )
         check_counts(**{name: getattr(self, name) for name in counts})
+        if not 0 <= self.window_padding < 1:
+            raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding}")
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 
@@ -189,6 +201,10 @@ class BatchingConfig:
         if self.packing is None:
             raise OptionError("this plan is not packed")
         return -(-self.packing.max_length // self.pad_to_multiple) * self.pad_to_multiple
+
+    @property
+    def cost_model(self) -> CostModel:
+        return self.cost or DEFAULT
 
     @property
     def fingerprint(self) -> str:

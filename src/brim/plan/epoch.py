@@ -19,7 +19,7 @@ from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache
-from brim.plan.cost import cost
+from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.deal import NULL, Deal, Round
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Units
@@ -49,9 +49,9 @@ class EpochColumns:
     def slots(self) -> NDArray[np.int64]:
         return np.diff(self.row_ptr) * self.width.astype(np.int64)
 
-    @property
-    def cost(self) -> NDArray[np.int64]:
-        return cost(self.slots, self.attention)
+    def cost(self, model: CostModel = DEFAULT) -> NDArray[np.int64]:
+        """Return the cost of each microbatch, in slots."""
+        return model.cost(self.slots, self.attention)
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:

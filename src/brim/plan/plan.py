@@ -221,7 +221,7 @@ class BatchPlan:
             and self.config.shuffle
             and self.step_size != (self.config.microbatches_per_step or 1)
         ):
-            order = deal_order(columns.cost, self.step_size, seed=self.config.seed, epoch=epoch)
+            order = deal_order(columns.cost(self.config.cost_model), self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
             columns=columns,

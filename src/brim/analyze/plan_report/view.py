@@ -243,7 +243,7 @@ def _epoch_view(plan: BatchPlan, epoch: int, sizes: tuple[int, ...]) -> EpochVie
         width=smallest(columns.width[taken]),
         tokens=smallest(columns.tokens[taken]),
         attention=columns.attention[taken],
-        cost=smallest(columns.cost[taken]),
+        cost=smallest(columns.cost(plan.config.cost_model)[taken]),
         bucket=smallest(columns.bucket[taken]),
         sequences=smallest(sequences[taken]),
         group=None if columns.group is None else smallest(columns.group[taken]),

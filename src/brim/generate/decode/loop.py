@@ -24,7 +24,7 @@ from brim.generate.decode.cache import KeyValues, PromptCache, RowCache
 from brim.generate.decode.rows import Choose, Job, Row
 from brim.generate.memory import OutOfMemory, watching_memory
 from brim.generate.model import CausalModel
-from brim.plan.grouping import group_rows
+from brim.plan.grouping.group import group_sorted
 
 if TYPE_CHECKING:
     import torch
@@ -140,16 +140,10 @@ class _Run:
             return []
         lengths = np.array([len(job.ids) for job in jobs], np.int32)
         most = max(len(job.rows) for job in jobs)
-        groups = group_rows(
+        groups = group_sorted(
             lengths,
-            None,
             budget=max(self._limits.read_tokens, int(lengths.max())),
             max_rows=max(1, ceil_div(int((1 - REFILL) * self._limits.rows), most)),
-            window=len(jobs),
-            uniform=False,
-            drop_last=False,
-            seed=0,
-            epoch=0,
         )
         bounds = zip(groups.ptr[:-1].tolist(), groups.ptr[1:].tolist(), strict=True)
         return [[jobs[number] for number in groups.order[begin:end].tolist()] for begin, end in bounds]

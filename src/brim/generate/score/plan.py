@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from brim.core.errors import LengthError
 from brim.core.fill import Fill
-from brim.plan.grouping import group_rows
+from brim.plan.grouping.group import group_sorted
 from brim.plan.packing import pack
 
 LayoutName = Literal["tree", "bucket", "one"]
@@ -136,17 +136,7 @@ def _packed(sizes: NDArray[np.int64], capacity: int, most: int) -> list[NDArray[
 
 def _plan_buckets(lengths: Lengths, responses: NDArray[np.int64], max_responses: int, budget: int) -> list[Part]:
     width = lengths.alone(responses).astype(np.int32)
-    groups = group_rows(
-        width,
-        None,
-        budget=budget,
-        max_rows=max_responses,
-        window=len(width),
-        uniform=False,
-        drop_last=False,
-        seed=0,
-        epoch=0,
-    )
+    groups = group_sorted(width, budget=budget, max_rows=max_responses)
     parts: list[Part] = []
     for begin, end in zip(groups.ptr[:-1].tolist(), groups.ptr[1:].tolist(), strict=True):
         rows = groups.order[begin:end]

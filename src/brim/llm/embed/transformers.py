@@ -23,7 +23,7 @@ from brim.core.fill import Fill
 from brim.core.options import check_counts
 from brim.llm.embed.base import checked_texts
 from brim.llm.embed.pooling import pool, read_recipe
-from brim.plan.grouping import group_rows
+from brim.plan.grouping.group import group_sorted
 
 if TYPE_CHECKING:
     import torch
@@ -245,17 +245,7 @@ def _batches(lengths: NDArray[np.int32], batch_tokens: int) -> list[NDArray[np.i
     """Return the places of the rows of each batch, rows of similar length together."""
     if len(lengths) == 0:
         return []
-    groups = group_rows(
-        lengths,
-        None,
-        budget=max(batch_tokens, int(lengths.max())),
-        max_rows=None,
-        window=len(lengths),
-        uniform=False,
-        drop_last=False,
-        seed=0,
-        epoch=0,
-    )
+    groups = group_sorted(lengths, budget=max(batch_tokens, int(lengths.max())))
     return np.split(groups.order, groups.ptr[1:-1])
 
 

@@ -1,78 +1,45 @@
-"""Cut rows into microbatches under a token budget.
+"""Group rows as version 1 of the planner did, for plans on disk that it made. Nothing new is planned by it.
 
-Rows of one kind (group and bucket) are shuffled, cut into windows, and sorted by width inside each window, widest
-first. From the wide end of a window, each microbatch takes as many rows as the budget allows at the width of its first
-row, so no microbatch exceeds the budget. Rows of a bucket that are all padded to the same width need no windows: they
-are cut by counting. Rows that are ragged along several axes, and rows that are not shuffled, cannot start with the
-widest one: see `brim.plan.ragged`.
+Windows had 8,192 rows whatever the budget, or half of all rows, and rows of a window that was shuffled before were
+sorted stably. Microbatches were cut where the budget ends, for steps of every size.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, offsets, order_by
 from brim.core.rng import permutation
-from brim.plan.ragged import cut_runs, near_order
+from brim.plan.grouping.group import Grouping, Groups
+from brim.plan.grouping.ragged import cut_runs, near_order
 
 WINDOW = 8192
 FEW = 8
 
 
-class Groups(NamedTuple):
-    """Microbatch i is `order[ptr[i]:ptr[i + 1]]`, and as wide as its widest row; `dropped` rows are in none."""
-
-    order: NDArray[np.int64]
-    ptr: NDArray[np.int64]
-    dropped: NDArray[np.int64]
-
-    def take(self, kept: NDArray[np.bool_]) -> "Groups":
-        """Return the microbatches where `kept` is true; the rows of the others are its `dropped` rows."""
-        sizes = np.diff(self.ptr)
-        rows = np.repeat(kept, sizes)
-        return Groups(self.order[rows], offsets(sizes[kept]), self.order[~rows])
-
-
-def group_rows(
+def group_rows_1(
     width: NDArray[np.int32],
     kind: NDArray[np.int32] | None,
-    *,
-    budget: int,
-    max_rows: int | None,
-    window: int | None,
-    uniform: bool,
-    drop_last: bool,
-    seed: int,
-    epoch: int,
+    options: Grouping,
     axes: NDArray[np.int32] | None = None,
-    shuffle: bool = True,
 ) -> Groups:
-    """Group rows of the given widths into microbatches. `uniform` says that all rows of a kind have one width.
-
-    `axes` is [rows, axes]: the widths along each axis, if there are several. Without `shuffle`, rows stay in the order
-    of the data.
-
-    Without a `window`, windows hold at most 8192 rows of a kind, or half of them if there are fewer: two random halves,
-    so that even in a small data set samples share batches with other samples in every epoch. Kinds of fewer than about
-    eight microbatches stay in one window, because cutting them would leave more microbatches that are not full.
-    """
+    """Do what `brim.plan.grouping.group.group_rows` does, as version 1 did it."""
+    budget, max_rows, window = options.budget, options.max_rows, options.window
     n = len(width)
-    order = permutation(n, seed=seed, purpose="group", epoch=epoch) if shuffle else np.arange(n)
+    order = permutation(n, seed=options.seed, purpose="group", epoch=options.epoch) if options.shuffle else np.arange(n)
     if kind is not None:
         order = order[order_by(kind[order])]
     bounds = _kind_bounds(None if kind is None else kind[order], n)
-    if axes is not None or not shuffle:
+    if axes is not None or not options.shuffle:
         axes = width[:, None] if axes is None else axes
-        if shuffle:
+        if options.shuffle:
             slots = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) if n else np.empty(0, np.int64)
             microbatches = np.maximum(slots // budget, np.diff(bounds) // (max_rows or n or 1))
             bounds = _window_bounds(bounds, microbatches, window)
             order = order[near_order(axes[order], bounds, _rows_per_microbatch(width[order], bounds, budget, max_rows))]
         starts, short = cut_runs(axes[order], bounds, budget=budget, max_rows=max_rows)
-        groups = Groups(order, np.append(starts, n), np.empty(0, np.int64))
-        return groups.take(~short) if drop_last else groups
-    if not uniform:
+        groups = Groups(order.astype(np.int32), np.append(starts, n), np.empty(0, np.int32))
+        return groups.take(~short) if options.drop_last else groups
+    if not options.uniform:
         microbatches = (
             np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) // budget if n else np.empty(0, np.int64)
         )
@@ -83,7 +50,7 @@ def group_rows(
     take = budget // width[order]
     if max_rows is not None:
         take = np.minimum(take, max_rows)
-    return _cut(order, take, bounds, drop_last)
+    return _cut(order, take, bounds, options.drop_last)
 
 
 def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
@@ -136,6 +103,7 @@ def _cut(order: NDArray[np.int64], take: NDArray[np.int32], bounds: NDArray[np.i
             start += takes[start]
     ptr = np.array([*starts, len(order)], np.int64)
     if kept is None:
-        return Groups(order, ptr, np.empty(0, np.int64))
+        return Groups(order.astype(np.int32), ptr, np.empty(0, np.int32))
     ptr = offsets(kept.astype(np.int64))[ptr]  # indices without the dropped rows
-    return Groups(order[kept], ptr, np.concatenate([np.empty(0, np.int64), *dropped]))
+    left_out = np.concatenate([np.empty(0, np.int64), *dropped])
+    return Groups(order[kept].astype(np.int32), ptr, left_out.astype(np.int32))

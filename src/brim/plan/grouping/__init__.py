@@ -1,0 +1,1 @@
+"""Cut rows into microbatches under a token budget: `brim.plan.grouping.group`."""

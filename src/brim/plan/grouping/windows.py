@@ -1,0 +1,189 @@
+"""Sorted windows: rows of one kind are dealt to windows at random, and sorted by width inside each, widest first.
+
+The size of the windows decides between two things that cannot both be had. In a window of N microbatches, about
+ln(widest / narrowest) / (2 N) of the slots are padding, so large windows waste less; two samples can only meet in every
+epoch if they are in the same window in every epoch, so small windows mix better. `count_windows` makes the windows as
+small as a given share of padding allows. It looks at the histogram of the widths, so all epochs have the same number.
+
+A row's window, its width and random bits that order equal widths are packed into one 64-bit word with its number, and
+one sort of these words puts all rows in their places: no row is looked up anywhere.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.arrays import ceil_div, count_values, offsets
+from brim.core.rng import below, raw_blocks
+
+SMALLEST = 128
+"""Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
+LEEWAY = 1.1
+"""Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
+BLOCK = 1 << 16
+
+
+class Windows(NamedTuple):
+    """Rows in windows: window i is `order[bounds[i]:bounds[i + 1]]`, and no window is empty."""
+
+    order: NDArray[np.int32]
+    width: NDArray[np.int32]  # of the rows, in this order
+    bounds: NDArray[np.int64]
+
+
+class Limits(NamedTuple):
+    """The limits of a microbatch: its slots, and its rows."""
+
+    budget: int
+    rows: int
+
+
+def sort_windows(
+    width: NDArray[np.int32],
+    kind: NDArray[np.int32] | None,
+    counts: NDArray[np.int64],
+    *,
+    seed: int,
+    epoch: int,
+) -> Windows:
+    """Deal rows to windows, uniformly at random, and sort each by width, widest first; equal widths in random order.
+
+    `counts` has the number of windows of each kind. Windows are in the order of the kinds.
+    """
+    n, first = len(width), offsets(counts)
+    widest = int(width.max(initial=0))
+    bits = Bits.of(n, widest, int(first[-1]))
+    words = np.empty(n, np.uint64)
+    high = np.empty(n if bits.tie < 0 else 0, np.uint64)
+    for start, random in raw_blocks(n, BLOCK, seed=seed, purpose="group", epoch=epoch):
+        here = slice(start, start + len(random))
+        mine = 0 if kind is None else kind[here]
+        window = below(random, counts[mine].astype(np.uint64)) + first[mine].astype(np.uint64)
+        narrowness = (widest - width[here]).astype(np.uint64)
+        row = np.arange(start, start + len(random), dtype=np.uint64)
+        if bits.tie < 0:
+            high[here] = window << np.uint64(32) | narrowness
+            words[here] = (random & np.uint64(0xFFFFFFFF)) << np.uint64(32) | row
+            continue
+        tie = (random & np.uint64(0xFFFFFFFF)) >> np.uint64(32 - bits.tie)
+        words[here] = ((window << bits.width | narrowness) << np.uint64(bits.tie) | tie) << bits.row | row
+    if bits.tie < 0:
+        return _sorted_wide(words, high, widest)
+    words.sort()
+    return _unpacked(words, bits, widest)
+
+
+class Bits(NamedTuple):
+    """Number of bits of a word that each part has; `tie` is negative if one word has no room for all of them."""
+
+    width: np.uint64
+    tie: int
+    row: np.uint64
+
+    @classmethod
+    def of(cls, rows: int, widest: int, windows: int) -> "Bits":
+        width, row = widest.bit_length(), max(rows - 1, 0).bit_length()
+        left = 64 - width - row - max(windows - 1, 0).bit_length()
+        return cls(np.uint64(width), left if left < 0 else min(left, 32), np.uint64(row))
+
+
+def _unpacked(words: NDArray[np.uint64], bits: Bits, widest: int) -> Windows:
+    n = len(words)
+    order, width, window = np.empty(n, np.int32), np.empty(n, np.int32), np.uint64(0)
+    below_window = bits.width + np.uint64(bits.tie) + bits.row
+    row_mask, width_mask = (np.uint64((1 << int(many)) - 1) for many in (bits.row, bits.width))
+    changes = [np.zeros(min(n, 1), np.int64)]
+    for start in range(0, n, BLOCK):
+        block = words[start : start + BLOCK]
+        order[start : start + BLOCK] = block & row_mask
+        width[start : start + BLOCK] = block >> np.uint64(bits.tie) + bits.row & width_mask
+        windows = block >> below_window if below_window < 64 else np.zeros(len(block), np.uint64)
+        changes.append(start + np.flatnonzero(np.diff(windows, prepend=window if start else windows[:1])))
+        window = windows[-1:]
+    np.subtract(np.int32(widest), width, out=width)
+    return Windows(order, width, np.append(np.concatenate(changes), n))
+
+
+def _sorted_wide(low: NDArray[np.uint64], high: NDArray[np.uint64], widest: int) -> Windows:
+    """Do the same with words of 128 bits."""
+    places = np.lexsort((low, high))
+    high = high[places]
+    mask = np.uint64(0xFFFFFFFF)
+    width = np.int32(widest) - (high & mask).astype(np.int32)
+    bounds = np.flatnonzero(np.diff(high >> np.uint64(32), prepend=np.uint64(1 << 32), append=np.uint64(1 << 32)))
+    return Windows((low[places] & mask).astype(np.int32), width, bounds)
+
+
+def count_windows(
+    width: NDArray[np.int32],
+    kind: NDArray[np.int32] | None,
+    limits: Limits,
+    *,
+    window: int | None,
+    padding: float,
+    smallest: int = SMALLEST,
+) -> NDArray[np.int64]:
+    """Return the number of windows of each kind, from kind 0 to the last one; at least 1.
+
+    With `window`, windows have about that many rows. Otherwise they are as small as `padding`, a share of the slots,
+    allows, and have about `smallest` microbatches or more.
+    """
+    kinds = 1 if kind is None else int(kind.max(initial=-1)) + 1
+    counts = np.ones(kinds, np.int64)
+    if window is not None:
+        rows = np.array([len(width)]) if kind is None else np.bincount(kind, minlength=kinds)
+        return np.maximum(ceil_div(rows, window), 1)
+    if padding == 0 or len(width) == 0:
+        return counts
+    stride = int(width.max()) + 1
+    values, many = count_values(width if kind is None else kind.astype(np.int64) * stride + width)
+    edges = np.searchsorted(values, np.arange(kinds + 1) * stride)
+    for number in range(kinds):
+        mine = slice(int(edges[number]), int(edges[number + 1]))
+        widths = (values[mine] - number * stride)[::-1]
+        counts[number] = Histogram.of(widths, many[mine][::-1], limits).windows(padding, smallest)
+    return counts
+
+
+class Histogram(NamedTuple):
+    """Distinct widths, widest first, and the number of rows that are at least as wide."""
+
+    width: list[int]
+    rows: list[int]
+    tokens: int
+    limits: Limits
+
+    @classmethod
+    def of(cls, width: NDArray[np.int64], many: NDArray[np.int64], limits: Limits) -> "Histogram":
+        return cls(width.tolist(), list(accumulate(many.tolist())), int((width * many).sum()), limits)
+
+    def windows(self, padding: float, smallest: int) -> int:
+        """Return the largest number of windows with at most this share of padding and this many microbatches each."""
+        rows = self.rows[-1] if self.rows else 0
+        most = max(self.tokens // self.limits.budget, rows // self.limits.rows) // smallest
+        if most <= 1 or self.padding(most) <= padding * LEEWAY:
+            return max(most, 1)
+        too_many, few = most, most // 2
+        while few > 1 and self.padding(few) > padding * LEEWAY:
+            too_many, few = few, few // 2
+        while too_many - few > 1 and few:
+            middle = (few + too_many) // 2
+            few, too_many = (middle, too_many) if self.padding(middle) <= padding * LEEWAY else (few, middle)
+        return max(few, 1)
+
+    def padding(self, windows: int) -> float:
+        """Return the share of the slots that is padding if rows are in this many windows.
+
+        A window is taken to have the same distribution of widths as all rows: where it has one row, there are
+        `windows` rows here, so it is cut in steps of that many.
+        """
+        at, end, slots = 0, self.rows[-1], 0
+        while at < end:
+            width = self.width[bisect_right(self.rows, at)]
+            step = min(self.limits.budget // width, self.limits.rows) * windows
+            slots += min(step, end - at) * width
+            at += step
+        return 1 - self.tokens / slots
