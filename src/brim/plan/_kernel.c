@@ -221,7 +221,7 @@ static PyObject *cut(PyObject *self, PyObject *args)
 
 /* cut_levels(width, scale, extra, budget, rows, wanted:int64, capacity:int64, starts:int64) -> number of microbatches, or -1
  *
- * Cut one window. A row of width w costs w + w * w / scale + extra (without the square if the scale is 0). Level l is for at most capacity[l]
+ * Cut one window. In sixteenths, a row of width w costs w + w * w / scale (without the square if the scale is 0), and `extra`. Level l is for at most capacity[l]
  * microbatches that cost as nearly wanted[l] as possible, and no more unless they are a single row; each microbatch takes the level that it
  * misses least, and of several the one with most capacity left. -1: there are more microbatches than `starts` has room for.
  */
@@ -234,7 +234,8 @@ static Py_ssize_t walk_levels(const int32_t *width, Py_ssize_t n, int64_t scale,
     while (at < n) {
         if (count == room)
             return -1;
-        const int64_t wide = width[at], one = wide + extra + (scale ? wide * wide / scale : 0);
+        const int64_t wide = width[at], square = wide * wide;
+        const int64_t one = 16 * wide + extra + (scale ? square / scale * 16 + square % scale * 16 / scale : 0);
         int64_t fits = budget / wide, missed = 0, rows = 1;
         int best = -1;
         fits = fits < 1 ? 1 : fits > most ? most : fits;

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ATTENTION_SCALE = 12_288
 """Length at which attention costs as much as the rest of the model: about 12 times the model's width, here 1024."""
 
+SHORTEST_SCALE = 16
+"""Attention that costs as much as the rest of the model at a shorter length is taken for a mistake."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
@@ -44,6 +47,11 @@ class CostModel:
             raise OptionError(
                 f"the cost of a squared length must be at least 0 (0: attention is linear) and finite, got "
                 f"{self.per_square}"
+            )
+        if self.per_square > self.per_token / SHORTEST_SCALE:
+            raise OptionError(
+                f"the cost of a squared length must be at most 1/{SHORTEST_SCALE} of that of a token, got "
+                f"{self.per_square} and {self.per_token}"
             )
 
     @property

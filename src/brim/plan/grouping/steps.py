@@ -33,12 +33,14 @@ LEVELS = 32
 """Upper limit of the different targets of a window."""
 FINENESS = 256
 """Targets that are missed by the same number of these parts are equally good."""
+MORE = 2
+"""Upper limit of the steps that are added so that costs agree better."""
 WORTH = 3000
 """Another step has to lower the sum of the steps' costs by one part in this many."""
 
 
 class Price(NamedTuple):
-    """The cost of a row: its width, its squared width divided by `scale`, and `extra`."""
+    """The cost of a row in sixteenths of a slot: of its width, of its squared width divided by `scale`, and `extra`."""
 
     scale: int | None
     extra: int = 0
@@ -49,11 +51,16 @@ class Price(NamedTuple):
         scale = model.attention_scale
         if attention is None or scale is None:
             return cls(scale)
-        return cls(None, attention // scale)
+        return cls(None, 16 * attention // scale)
 
     def each(self, width: NDArray[np.int32]) -> NDArray[np.int64]:
         wide = width.astype(np.int64)
-        return wide + self.extra + (0 if self.scale is None else wide * wide // self.scale)
+        linear, square = 16 * wide + self.extra, wide * wide
+        return (
+            linear
+            if self.scale is None
+            else linear + square // self.scale * 16 + square % self.scale * 16 // self.scale
+        )
 
 
 class Shape(NamedTuple):
@@ -82,11 +89,13 @@ def cut_steps(windows: Windows, limits: Limits, price: Price, step: int) -> NDAr
     full = cut(windows, limits)
     least = np.diff(np.searchsorted(full, windows.bounds))
     starts: list[NDArray[np.int64]] = []
+    # Microbatches of several windows share steps in the end, and find enough others of their cost.
+    more = MORE if len(least) == 1 else 0
     best: tuple[int, Shape] | None = None
     for number, (begin, end) in enumerate(zip(windows.bounds[:-1].tolist(), windows.bounds[1:].tolist(), strict=True)):
         window = _Window(windows.width[begin:end], limits, price, step)
         fewest = ceil_div(int(least[number]), step)
-        found = window.best(fewest) if best is None else window.like(fewest, *best)
+        found = window.best(fewest, more) if best is None else window.like(fewest, *best)
         if found is None:
             found = _Found(full[(full >= begin) & (full < end)] - begin, 0, SHAPES[0])
         best = best or (found.more, found.shape)
@@ -110,10 +119,10 @@ class _Window:
         self._highest = int((rows * self._each).max())
         """The cost of the microbatch that costs most if all are as full as the budget allows."""
 
-    def best(self, fewest: int) -> _Found | None:
-        """Try all shapes, with the fewest steps and up to two more, and return the best cut."""
+    def best(self, fewest: int, most: int) -> _Found | None:
+        """Try all shapes, with the fewest steps and up to `most` more, and return the best cut."""
         best, least = None, 0
-        for more in range(3):
+        for more in range(most + 1):
             steps = fewest + more
             tried = [(self._slowest(starts, steps), shape, starts) for shape, starts in self._tries(steps)]
             if not tried:
@@ -227,7 +236,7 @@ def cut_kinds(windows: Windows, limits: Limits, price: Price, step: int, *, unif
     fewest = len(_cut_at(windows, limits, price, None, uniform))
     wanted = min(ceil_div(fewest, step) * step, len(windows.order))
     prices = price.each(windows.width[windows.bounds[:-1]])
-    lowest, highest = 0, limits.budget + int(prices.max()) + int(prices.max()) * limits.budget
+    lowest, highest = 0, int(prices.max()) * (limits.budget + 1)
     while highest - lowest > 1:
         middle = (lowest + highest) // 2
         if len(_cut_at(windows, limits, price, middle, uniform)) > wanted:

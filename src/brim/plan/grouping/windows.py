@@ -21,7 +21,7 @@ from brim.core.rng import below, raw_blocks
 
 SMALLEST = 128
 """Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
-LEEWAY = 1.1
+LEEWAY = 1.2
 """Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
 BLOCK = 1 << 16
 
