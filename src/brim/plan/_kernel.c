@@ -219,6 +219,34 @@ static PyObject *cut(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(count);
 }
 
+/* best_split(width, start, end) -> (slots saved, place)
+ *
+ * Rows come widest first. Cutting a microbatch of the rows from `start` to `end` in two at a place narrows the rows behind it.
+ */
+static PyObject *best_split(PyObject *self, PyObject *args)
+{
+    Py_buffer width_;
+    long long start, end;
+    if (!PyArg_ParseTuple(args, "y*LL", &width_, &start, &end))
+        return NULL;
+    const int32_t *width = width_.buf;
+    const int right = start >= 0 && start < end && end <= width_.len / (int64_t)sizeof(int32_t);
+    int64_t saved = 0, place = start;
+    for (int64_t at = start; at < end && right; at++) {
+        const int64_t here = (end - at) * ((int64_t)width[start] - width[at]);
+        if (here > saved) {
+            saved = here;
+            place = at;
+        }
+    }
+    PyBuffer_Release(&width_);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "there are no such rows");
+        return NULL;
+    }
+    return Py_BuildValue("(LL)", (long long)saved, (long long)place);
+}
+
 /* cut_levels(width, scale, extra, budget, rows, wanted:int64, capacity:int64, starts:int64) -> number of microbatches, or -1
  *
  * Cut one window. In sixteenths, a row of width w costs w + w * w / scale (without the square if the scale is 0), and `extra`. Level l is for at most capacity[l]
@@ -300,6 +328,7 @@ static PyMethodDef methods[] = {
     {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
     {"add_bucket", add_bucket, METH_VARARGS, "One more bucket: the least cost for every end."},
     {"cut", cut, METH_VARARGS, "Where microbatches begin in sorted windows."},
+    {"best_split", best_split, METH_VARARGS, "Where cutting a microbatch in two saves most."},
     {"cut_levels", cut_levels, METH_VARARGS, "Where microbatches begin that cost as much as they should."},
     {NULL, NULL, 0, NULL},
 };

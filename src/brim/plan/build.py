@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import gather, order_by, round_up, segment_sums
+from brim.core.arrays import gather, order_by, round_up, segment_sums, take_segments
 from brim.core.rng import permutation
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PackingConfig, PadPolicy
@@ -55,7 +55,9 @@ def build_epoch(
     An older `algorithm` gives the epoch that its version of the planner gave, for plans that are on disk.
     """
     rows = _pack_rows(units, config.packing, config, epoch) if config.packing is not None else None
-    lengths = np.maximum(units.length if rows is None else rows.totals(np.maximum(units.length, 1)).astype(np.int32), 1)
+    lengths = at_least_one(units.length)
+    if rows is not None:
+        lengths = rows.totals(lengths).astype(np.int32)
     group = units.group if rows is None or units.group is None else units.group[rows.order[rows.ptr[:-1]]]
     bucket = None if buckets is None else buckets.bucket_ids(lengths)
     axes = None if units.axes is None else round_up(units.axes, config.pad_to_multiple)
@@ -80,6 +82,8 @@ def build_epoch(
     group_them = group_rows_1 if algorithm == 1 else group_rows
     groups = group_them(width, _kinds(group, bucket, buckets), options, axes)
     first = groups.order[groups.ptr[:-1]]
+    if width is not units.length:
+        groups = groups._replace(width=None)  # rounded up, so it does not add up to the tokens
     columns = _columns(units, rows, groups, _widest(width, axes, groups, ordered=axes is None and config.shuffle))
     columns = replace(
         columns,
@@ -122,6 +126,11 @@ def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epo
     return Rows(np.concatenate(orders), np.concatenate(ptrs))
 
 
+def at_least_one(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the slots of sequences: an empty one takes up one."""
+    return lengths if lengths.min(initial=1) >= 1 else np.maximum(lengths, 1)
+
+
 def _widths(
     lengths: NDArray[np.int32], bucket: NDArray[np.int32] | None, buckets: BucketSpec | None, config: BatchingConfig
 ) -> NDArray[np.int32]:
@@ -130,7 +139,7 @@ def _widths(
         return np.full(len(lengths), config.packing_width, np.int32)
     if bucket is not None and buckets is not None and config.pad_policy is PadPolicy.PAD_TO_BUCKET:
         return np.array(buckets.widths, np.int32)[bucket]
-    return round_up(lengths, config.pad_to_multiple).astype(np.int32)
+    return round_up(lengths, config.pad_to_multiple).astype(np.int32, copy=False)
 
 
 def _kinds(
@@ -171,12 +180,16 @@ def _columns(units: Units, rows: Rows | None, groups: Groups, widest: NDArray[np
     if rows is None:
         unit, seq_ptr, bounds = groups.order, None, row_ptr
     else:
-        places, seq_ptr = gather(rows.ptr, groups.order)
-        unit, bounds = rows.order[places], seq_ptr[row_ptr]
-    lengths = units.length[unit].astype(np.int64)
-    tokens = segment_sums(lengths, bounds)
+        unit, seq_ptr = take_segments(rows.order, rows.ptr, groups.order)
+        bounds = seq_ptr[row_ptr]
     squares = (widest.astype(np.int64) ** 2).sum(axis=1)  # attention stays inside an axis
-    attention = np.diff(row_ptr) * squares if rows is None else segment_sums(lengths**2, bounds)
+    if rows is None:
+        lengths = units.length[unit] if groups.width is None else groups.width
+        attention = np.diff(row_ptr) * squares
+    else:
+        lengths = units.length[unit]
+        attention = segment_sums(lengths.astype(np.int64) ** 2, bounds)
+    tokens = np.add.reduceat(lengths, row_ptr[:-1], dtype=np.int64) if rows is None else segment_sums(lengths, bounds)
     width = np.maximum(widest.sum(axis=1, dtype=np.int32), 1)
     empty = np.zeros(len(width), np.int32)
     return EpochColumns(

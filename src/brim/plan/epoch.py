@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import gather
+from brim.core.arrays import gather, take_segments
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
@@ -67,13 +67,12 @@ class EpochColumns:
     def take(self, microbatches: NDArray[np.int64]) -> "EpochColumns":
         """Return the given microbatches, in the given order; NULL gives an empty one."""
         real = microbatches >= 0
-        rows, row_ptr = gather(self.row_ptr, microbatches)
-        unit, seq_ptr = self.unit, None
         if self.seq_ptr is None:
-            unit = unit[rows]
+            unit, row_ptr = take_segments(self.unit, self.row_ptr, microbatches)
+            seq_ptr = None
         else:
-            places, seq_ptr = gather(self.seq_ptr, rows)
-            unit = unit[places]
+            rows, row_ptr = gather(self.row_ptr, microbatches)
+            unit, seq_ptr = take_segments(self.unit, self.seq_ptr, rows)
 
         def picked(column: NDArray[Any]) -> NDArray[Any]:
             return (

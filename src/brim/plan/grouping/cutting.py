@@ -17,7 +17,7 @@ from brim.plan.grouping.windows import Limits, Windows
 
 try:
     from brim.plan import _kernel as kernel
-except ImportError:  # not compiled: `_cut_python` does the same
+except ImportError:  # not compiled: `_cut_python` and `_best_split_numpy` do the same
     kernel = None
 
 SAVING = 32
@@ -79,11 +79,10 @@ class _Window:
 
     def add(self, start: int, end: int) -> None:
         """Find where cutting a microbatch in two saves most, and remember it if that is enough."""
-        width = self._width[start:end].astype(np.int64)
-        saved = (len(width) - np.arange(len(width))) * (width[0] - width)
-        place = int(saved.argmax())
-        if saved[place] >= self.least:
-            heapq.heappush(self._heap, (-int(saved[place]), start, start + place, end))
+        find = _best_split_numpy if kernel is None else kernel.best_split
+        saved, place = find(self._width, start, end)
+        if saved >= self.least:
+            heapq.heappush(self._heap, (-saved, start, place, end))
 
     def cuts(self, too_much: int, most: int) -> list[int]:
         """Return where to cut so that `too_much` slots less are wasted, in at most so many places."""
@@ -95,6 +94,14 @@ class _Window:
             self.add(start, place)
             self.add(place, end)
         return found
+
+
+def _best_split_numpy(width: NDArray[np.int32], start: int, end: int) -> tuple[int, int]:
+    """Do what `kernel.best_split` does."""
+    rows = width[start:end].astype(np.int64)
+    saved = (len(rows) - np.arange(len(rows))) * (rows[0] - rows)
+    place = int(saved.argmax())
+    return int(saved[place]), start + place
 
 
 class Cut(NamedTuple):

@@ -31,6 +31,8 @@ class Groups(NamedTuple):
     order: NDArray[np.int32]
     ptr: NDArray[np.int64]
     dropped: NDArray[np.int32]
+    width: NDArray[np.int32] | None = None
+    """Widths of the rows, in their order, if they were at hand."""
 
     def take(self, kept: NDArray[np.bool_]) -> "Groups":
         """Return the microbatches where `kept` is true; the rows of the others are its `dropped` rows."""
@@ -102,6 +104,7 @@ def group_rows(
         windows.order,
         np.append(_starts(windows, options, one_kind=kinds <= 1), len(width)),
         np.empty(0, np.int32),
+        windows.width,
     )
 
 

@@ -21,8 +21,15 @@ from brim.core.rng import below, raw_blocks
 
 SMALLEST = 128
 """Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
-LEEWAY = 1.2
-"""Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
+LARGEST = 230
+"""Most microbatches of a window, if that costs little padding: then two samples meet in two successive epochs with a
+probability of less than one in (microbatches of an epoch / 230).
+"""
+LEEWAY, MORE_LEEWAY = 1.2, 1.3
+"""Plain cuts may be padded by these factors more than asked for: `brim.plan.grouping.cutting` improves them. The second
+one is for windows that would be larger than `LARGEST`: only distributions with long tails have such windows, and tails
+are what is improved most.
+"""
 BLOCK = 1 << 16
 
 
@@ -73,7 +80,7 @@ def sort_windows(
     if bits.tie < 0:
         return _sorted_wide(words, high, widest)
     words.sort()
-    return _unpacked(words, bits, widest)
+    return _unpacked(words, bits, widest, int(first[-1]))
 
 
 class Bits(NamedTuple):
@@ -90,21 +97,20 @@ class Bits(NamedTuple):
         return cls(np.uint64(width), left if left < 0 else min(left, 32), np.uint64(row))
 
 
-def _unpacked(words: NDArray[np.uint64], bits: Bits, widest: int) -> Windows:
+def _unpacked(words: NDArray[np.uint64], bits: Bits, widest: int, windows: int) -> Windows:
     n = len(words)
-    order, width, window = np.empty(n, np.int32), np.empty(n, np.int32), np.uint64(0)
-    below_window = bits.width + np.uint64(bits.tie) + bits.row
+    order, width = np.empty(n, np.int32), np.empty(n, np.int32)
+    below_width = np.uint64(bits.tie) + bits.row
     row_mask, width_mask = (np.uint64((1 << int(many)) - 1) for many in (bits.row, bits.width))
-    changes = [np.zeros(min(n, 1), np.int64)]
     for start in range(0, n, BLOCK):
         block = words[start : start + BLOCK]
         order[start : start + BLOCK] = block & row_mask
-        width[start : start + BLOCK] = block >> np.uint64(bits.tie) + bits.row & width_mask
-        windows = block >> below_window if below_window < 64 else np.zeros(len(block), np.uint64)
-        changes.append(start + np.flatnonzero(np.diff(windows, prepend=window if start else windows[:1])))
-        window = windows[-1:]
-    np.subtract(np.int32(widest), width, out=width)
-    return Windows(order, width, np.append(np.concatenate(changes), n))
+        narrowness = block >> below_width
+        narrowness &= width_mask
+        np.subtract(widest, narrowness, out=width[start : start + BLOCK], casting="unsafe")
+    first_words = np.arange(1, windows, dtype=np.uint64) << below_width + bits.width
+    bounds = np.unique(np.concatenate([[0], np.searchsorted(words, first_words), [n]]))
+    return Windows(order, width, bounds)
 
 
 def _sorted_wide(low: NDArray[np.uint64], high: NDArray[np.uint64], widest: int) -> Windows:
@@ -163,16 +169,22 @@ class Histogram(NamedTuple):
     def windows(self, padding: float, smallest: int) -> int:
         """Return the largest number of windows with at most this share of padding and this many microbatches each."""
         rows = self.rows[-1] if self.rows else 0
-        most = max(self.tokens // self.limits.budget, rows // self.limits.rows) // smallest
-        if most <= 1 or self.padding(most) <= padding * LEEWAY:
+        microbatches = max(self.tokens // self.limits.budget, rows // self.limits.rows)
+        number = self._most(microbatches // smallest, padding * LEEWAY)
+        mixed = microbatches // max(LARGEST, smallest)
+        return mixed if number < mixed and self.padding(mixed) <= padding * MORE_LEEWAY else number
+
+    def _most(self, most: int, padding: float) -> int:
+        """Return the largest number of windows up to `most` with at most this share of padding; at least 1."""
+        if most <= 1 or self.padding(most) <= padding:
             return max(most, 1)
-        too_many, few = most, most // 2
-        while few > 1 and self.padding(few) > padding * LEEWAY:
-            too_many, few = few, few // 2
-        while too_many - few > 1 and few:
-            middle = (few + too_many) // 2
-            few, too_many = (middle, too_many) if self.padding(middle) <= padding * LEEWAY else (few, middle)
-        return max(few, 1)
+        too_many, number = most, most // 2
+        while number > 1 and self.padding(number) > padding:
+            too_many, number = number, number // 2
+        while too_many - number > 1:
+            middle = (number + too_many) // 2
+            number, too_many = (middle, too_many) if self.padding(middle) <= padding else (number, middle)
+        return number
 
     def padding(self, windows: int) -> float:
         """Return the share of the slots that is padding if rows are in this many windows.
