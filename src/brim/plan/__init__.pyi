@@ -8,6 +8,7 @@ from brim.plan.config import BatchingMode as BatchingMode
 from brim.plan.config import PackingConfig as PackingConfig
 from brim.plan.config import PackingMode as PackingMode
 from brim.plan.config import PadPolicy as PadPolicy
+from brim.plan.cost import CostModel as CostModel
 from brim.plan.distributed import DistributedConfig as DistributedConfig
 from brim.plan.distributed import interleave_microbatches as interleave_microbatches
 from brim.plan.distributed import shard_batch_plan as shard_batch_plan

@@ -9,6 +9,7 @@ import numpy as np
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
+from brim.plan.company import meet_again
 from brim.plan.epoch import EpochPlan
 from brim.plan.plan import BatchPlan
 
@@ -29,6 +30,9 @@ from brim.plan.plan import BatchPlan
 def info(path: str, show_batches: int, rank: int | None, world_size: int | None, as_json: bool) -> None:
     """Show the contents of a plan.
 
+    "meet again" is the share of pairs of samples in a microbatch that also share one in the next epoch: the lower, the
+    more random.
+
     \b
     Examples:
       brim plan info -p plan/
@@ -41,7 +45,7 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
         raise OptionError("--rank needs --world-size")
     if world_size is not None:
         plan = plan.shard(rank or 0, world_size)
-    facts, epochs = _facts(plan), [_epoch(plan.get_epoch(epoch)) for epoch in range(plan.num_epochs)]
+    facts, epochs = _facts(plan), [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]
     first = plan.get_epoch(0)
     microbatches = [_microbatch(first, index) for index in range(min(show_batches, len(first)))]
     groups = _groups(plan)
@@ -87,7 +91,8 @@ def _facts(plan: BatchPlan) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _epoch(view: EpochPlan) -> dict[str, Any]:
+def _epoch(plan: BatchPlan, number: int) -> dict[str, Any]:
+    view = plan.get_epoch(number)
     columns, places = view.columns, view.places[view.places >= 0]
     shapes = Counter(zip(np.diff(columns.row_ptr)[places].tolist(), columns.width[places].tolist(), strict=True))
     return {
@@ -99,7 +104,15 @@ def _epoch(view: EpochPlan) -> dict[str, Any]:
         "tokens": view.total_tokens,
         "padding": f"{view.fill.waste:.2%}",
         "shapes": len(shapes),
+        "meet again": _meet_again(plan, number),
     }
+
+
+def _meet_again(plan: BatchPlan, number: int) -> str:
+    """Return the share of the pairs of samples in a microbatch that also share one in the next epoch."""
+    if number + 1 == plan.num_epochs or plan.share.partial:
+        return "-"
+    return f"{meet_again(plan.columns(number), plan.columns(number + 1), len(plan.units)):.1%}"
 
 
 def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:

@@ -108,9 +108,16 @@ def _unpacked(words: NDArray[np.uint64], bits: Bits, widest: int, windows: int) 
         narrowness = block >> below_width
         narrowness &= width_mask
         np.subtract(widest, narrowness, out=width[start : start + BLOCK], casting="unsafe")
-    first_words = np.arange(1, windows, dtype=np.uint64) << below_width + bits.width
-    bounds = np.unique(np.concatenate([[0], np.searchsorted(words, first_words), [n]]))
-    return Windows(order, width, bounds)
+    return Windows(order, width, _bounds(words, below_width + bits.width, windows))
+
+
+def _bounds(words: NDArray[np.uint64], shift: np.uint64, windows: int) -> NDArray[np.int64]:
+    """Return where windows begin, whose numbers are the bits above `shift`, and where the last one ends."""
+    if windows > len(words):  # most are empty
+        inner = np.flatnonzero(np.diff(words >> shift)) + 1
+    else:
+        inner = np.searchsorted(words, np.arange(1, windows, dtype=np.uint64) << shift)
+    return np.unique(np.concatenate([[0], inner, [len(words)]]))
 
 
 def _sorted_wide(low: NDArray[np.uint64], high: NDArray[np.uint64], widest: int) -> Windows:
