@@ -15,7 +15,7 @@ from brim import DamagedError, DataError, OptionError
 from brim.cli import TREE, main
 from brim.cli.app import Group
 from brim.cli.arc.drawing import has_colour, print_drawing
-from brim.cli.show import Terminal
+from brim.cli.terminal import Terminal
 from brim.envs.arc import create_mock_task, draw_episode, draw_task, read_episodes, rgb_episode, rgb_task
 
 HOSTILE = "\x1b[31mred\u202e"

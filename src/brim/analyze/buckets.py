@@ -13,7 +13,8 @@ from brim.analyze.histogram import Countable, compute_length_histogram, count_le
 from brim.core.display import bar, table_html
 from brim.core.fill import Fill
 from brim.plan.buckets import BucketSpec, BucketStats
-from brim.plan.edges import OptimizationGoal, goal_cost
+from brim.plan.edges import goal_cost
+from brim.plan.goal import OptimizationGoal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from brim.analyze.suggest import BucketSuggestion, suggest_bucket_edges
 from brim.core.display import table_html
 from brim.core.options import check_counts
 from brim.plan.buckets import BucketSpec
-from brim.plan.edges import OptimizationGoal
+from brim.plan.goal import OptimizationGoal
 
 BUDGET = 4096
 NUM_BUCKETS = 8

@@ -8,7 +8,8 @@ from brim.analyze.histogram import Countable, count_lengths
 from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts, one_of
 from brim.plan.buckets import BucketSpec
-from brim.plan.edges import OptimizationGoal, widths_for_counts
+from brim.plan.edges import widths_for_counts
+from brim.plan.goal import OptimizationGoal
 
 MEASURES = {
     OptimizationGoal.MINIMIZE_WASTE: "the slots that samples are padded to",

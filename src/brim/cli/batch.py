@@ -4,23 +4,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from brim.batch.batch import Batch
 from brim.batch.files.manifest import TOKENS, batch_file
-from brim.batch.files.reader import BatchReader
-from brim.batch.files.writer import BatchWriter
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
-from brim.data.measure import open_as_measured
-from brim.data.samples import Samples
-from brim.data.tokenize import build_tokens
-from brim.data.tokenizer.base import Tokenizer, load_tokenizer
-from brim.plan.plan import BatchPlan
+
+if TYPE_CHECKING:
+    from brim.batch.batch import Batch
+    from brim.batch.files.reader import BatchReader
+    from brim.batch.files.writer import BatchWriter
+    from brim.data.samples import Samples
+    from brim.data.tokenizer.base import Tokenizer
+    from brim.plan.plan import BatchPlan
 
 FIRST_TOKENS = 6
 
@@ -70,6 +69,9 @@ def write(
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    from brim.batch.files.writer import BatchWriter
+    from brim.plan.plan import BatchPlan
+
     if (rank is None) != (world_size is None):
         raise OptionError("--rank and --world-size are given together or not at all")
     plan = BatchPlan.load(path)
@@ -99,13 +101,18 @@ def write(
     show_json(facts) if as_json else show_facts(facts)
 
 
-def _samples(plan: BatchPlan, data: str, tokenizer: str | None) -> Samples:
+def _samples(plan: "BatchPlan", data: str, tokenizer: str | None) -> "Samples":
     """Open the data set with the settings it was measured with, which the length table of the plan records."""
+    from brim.data.measure import open_as_measured
+    from brim.data.samples import Samples
+
     source, layout = open_as_measured(data, plan.table)
     return Samples(source, _tokenizer(tokenizer, plan.table.source.get("tokenizer")), layout)
 
 
-def _tokenizer(name: str | None, recorded: str | None) -> Tokenizer:
+def _tokenizer(name: str | None, recorded: str | None) -> "Tokenizer":
+    from brim.data.tokenizer.base import load_tokenizer
+
     if name is not None or recorded is None:
         return load_tokenizer(name if name is not None else "byte")
     try:
@@ -114,12 +121,14 @@ def _tokenizer(name: str | None, recorded: str | None) -> Tokenizer:
         raise OptionError(f"{error} (the plan names this tokenizer; where it is, -t has to say)") from None
 
 
-def _write(writer: BatchWriter, samples: Samples, epochs: "list[int] | range", tokens: Path, quiet: bool) -> int:
+def _write(writer: "BatchWriter", samples: "Samples", epochs: "list[int] | range", tokens: Path, quiet: bool) -> int:
     """Write the missing batches and return their number.
 
     A token store is used even for one epoch: the rows of a batch are spread over the data set, and tokenising batch by
     batch would use one core, and might not detect a changed row before the last batch.
     """
+    from brim.data.tokenize import build_tokens
+
     if not any(writer.missing(epoch) for epoch in epochs):
         # No batch is missing, but the plan may have to be written again.
         return sum(writer.write_epoch(epoch).written for epoch in epochs)
@@ -155,6 +164,8 @@ def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, a
     Exit status: 0 shown, 1 batches are missing or files do not belong there, 2 there are none, or the one asked for is
     damaged.
     """
+    from brim.batch.files.reader import BatchReader
+
     reader = BatchReader(path)
     if number is not None:
         _show_batch(reader.get_batch(epoch or 0, number), number, as_json)
@@ -186,7 +197,7 @@ def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, a
     ctx.exit(0 if whole else 1)
 
 
-def _epoch(reader: BatchReader, epoch: int) -> dict[str, Any]:
+def _epoch(reader: "BatchReader", epoch: int) -> dict[str, Any]:
     files, view = reader.files(epoch), reader.iter_epoch_specs(epoch)
     folder = batch_file(reader.directory, epoch, 0).parent
     return {
@@ -201,7 +212,7 @@ def _epoch(reader: BatchReader, epoch: int) -> dict[str, Any]:
     }
 
 
-def _show_batch(batch: Batch, number: int, as_json: bool) -> None:
+def _show_batch(batch: "Batch", number: int, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "epoch": batch.epoch,
         "batch": number,
@@ -228,8 +239,10 @@ def _show_batch(batch: Batch, number: int, as_json: bool) -> None:
         show_table(list(segments[0]), rows)
 
 
-def _segments(batch: Batch) -> list[dict[str, Any]]:
+def _segments(batch: "Batch") -> list[dict[str, Any]]:
     """Return the facts of each segment, in the order of the ids."""
+    import numpy as np
+
     kept = np.flatnonzero(batch.segment_ids)  # the positions of the tokens, segment after segment
     tokens, learned = batch.tokens.ravel()[kept], batch.loss_mask.ravel()[kept]
     found: list[dict[str, Any]] = []

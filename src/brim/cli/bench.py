@@ -3,12 +3,10 @@
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from brim.analyze.capacity.attempts import Attempts
 from brim.analyze.capacity.plot import USER, save_plot
 from brim.analyze.capacity.search import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
 from brim.analyze.plots import MARKS, check_plot
@@ -16,11 +14,12 @@ from brim.cli.options import attention_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
-from brim.data.lengths import LengthCache
 from brim.train.config import SftConfig
-from brim.train.measured_step import TrainingTrial, draw_lengths
 
-Attempt = Callable[[int], Trial]
+if TYPE_CHECKING:
+    from brim.train.measured_step import TrainingTrial
+
+Attempt = Callable[[int], "Trial"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 MULTIPLE = 64
@@ -117,6 +116,8 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
 
     Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
     """
+    from brim.analyze.capacity.attempts import Attempts
+
     _check_files(output, plot, force)
     trial = _trial(options)
     multiple = MULTIPLE if trial.layout == "packed" else trial.length
@@ -151,7 +152,10 @@ def _check_files(output: str | None, plot: str | None, force: bool) -> None:
         )
 
 
-def _trial(options: dict[str, Any]) -> TrainingTrial:
+def _trial(options: dict[str, Any]) -> "TrainingTrial":
+    from brim.data.lengths import LengthCache
+    from brim.train.measured_step import TrainingTrial, draw_lengths
+
     if options["lengths"] is not None and options["length"] is not None:
         raise OptionError("give --length or --lengths, not both")
     length, drawn, tokenizer = LENGTH if options["length"] is None else options["length"], None, options["tokenizer"]
@@ -169,6 +173,8 @@ def _trial(options: dict[str, Any]) -> TrainingTrial:
 @contextmanager
 def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, None]:
     """Yield a wrapper that reports attempts on stderr: a line for each, and in a terminal a spinner while one runs."""
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
     status = console.status("loading the model")
 

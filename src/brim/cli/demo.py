@@ -7,22 +7,18 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.analyze.plan_report.report import check_report, create_plan_report
-from brim.analyze.strategies import compare_strategies
 from brim.cli.output import check_output, force_option
 from brim.cli.plan.report import is_report
 from brim.cli.sample_data import is_sample_data
 from brim.cli.show import measuring_progress, show_table
-from brim.data.lengths import LengthCache
-from brim.data.measure import build_lengths
-from brim.data.synthetic import write_sample_data
 from brim.plan.config import BatchingConfig, PackingConfig
-from brim.plan.plan import BatchPlan
-from brim.plan.verify import verify_plan
+
+if TYPE_CHECKING:
+    from brim.plan.plan import BatchPlan
 
 WORLD_SIZE = 8
 TRAIN_BUDGET = 2048
@@ -77,6 +73,8 @@ def demo(
 
     Exit status: 0 every check held, 1 one did not, 2 the options are wrong.
     """
+    from brim.analyze.plan_report.report import check_report
+
     page = Path(report or ("brim-demo.html" if output is None else Path(output, "report.html")))
     check_report(page)
     check_output(page, force=force, what="a report about a plan", ours=is_report)
@@ -95,6 +93,13 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
 
     The folder is printed as `shown`.
     """
+    from brim.analyze.strategies import compare_strategies
+    from brim.data.lengths import LengthCache
+    from brim.data.measure import build_lengths
+    from brim.data.synthetic import write_sample_data
+    from brim.plan.plan import BatchPlan
+    from brim.plan.verify import verify_plan
+
     click.echo(f"$ brim sample-data -n {count} -o {shown / 'train.jsonl'}")
     write_sample_data(folder / "train.jsonl", count)
     click.echo(f"$ brim lengths build -d {shown / 'train.jsonl'} -t byte -o {shown / 'lengths.brim'}")
@@ -145,6 +150,10 @@ def _run(folder: Path, shown: Path, count: int, budget: int) -> bool:
 
 
 def _report(folder: Path, shown: Path, page: Path) -> None:
+    from brim.analyze.plan_report.report import create_plan_report
+    from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
+
     click.echo(f"\n$ brim plan report -p {shown / 'plan'} -l {shown / 'lengths.brim'} -o {page}")
     create_plan_report(BatchPlan.load(folder / "plan"), lengths=LengthCache.load(folder / "lengths.brim")).save(page)
     click.echo(f"  to look at in a browser: {page.resolve()}")
@@ -152,6 +161,8 @@ def _report(folder: Path, shown: Path, page: Path) -> None:
 
 def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
     """Train the built-in model on random batches and on packed ones. Return whether the loss went down."""
+    from brim.data.lengths import LengthCache
+
     if find_spec("torch") is None or find_spec("transformers") is None:
         click.echo("\nTraining is left out: it needs torch and transformers; run: pip install 'brim[train]'")
         return True
@@ -244,7 +255,7 @@ def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
     return last.first_loss is not None and last.last_loss is not None and last.last_loss < last.first_loss
 
 
-def _deal(plan: BatchPlan) -> tuple[bool, bool]:
+def _deal(plan: "BatchPlan") -> tuple[bool, bool]:
     """Return whether every sample is seen once in each epoch, and whether all ranks take equally many microbatches."""
     once = equal = True
     for epoch in range(plan.num_epochs):

@@ -1,21 +1,18 @@
 """`brim lengths`: measure a data set, look at the result."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from click.core import ParameterSource
 
-from brim.analyze.histogram import compute_length_histogram
 from brim.cli.options import ROWS, group_flag, row_flags
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
 from brim.core.atomic import check_target
-from brim.data.lengths import LengthCache
-from brim.data.measure import build_lengths, check_output
-from brim.data.nested.lengths import charge_axes
-from brim.data.nested.open import HDF5_SUFFIXES, NPZ_SUFFIXES, open_nested
 from brim.data.rows.format import RowFormat
+
+if TYPE_CHECKING:
+    from brim.data.lengths import LengthCache
 
 cache_option = click.option(
     "-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read."
@@ -117,6 +114,10 @@ def build(
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    from brim.data.measure import build_lengths, check_output
+    from brim.data.nested.lengths import charge_axes
+    from brim.data.nested.open import open_nested
+
     if nested or root is not None or axis_costs or _always_nested(Path(data)):
         given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
         if useless := sorted(
@@ -150,11 +151,15 @@ def build(
 
 def _always_nested(data: Path) -> bool:
     """Return whether the data has a format that holds only nested samples."""
+    from brim.data.nested.open import HDF5_SUFFIXES, NPZ_SUFFIXES
+
     suffixes = {data.suffix.lower()} | ({file.suffix.lower() for file in data.iterdir()} if data.is_dir() else set())
     return not suffixes.isdisjoint(HDF5_SUFFIXES + NPZ_SUFFIXES)
 
 
-def _build_nested(table: LengthCache, output: str, as_json: bool) -> None:
+def _build_nested(table: "LengthCache", output: str, as_json: bool) -> None:
+    import numpy as np
+
     table.save(output)
     assert table.groups is not None  # one for each structure
     counts = np.bincount(table.groups, minlength=len(table.group_names)).tolist()
@@ -188,6 +193,9 @@ def stats(cache: str, as_json: bool) -> None:
 
     Exit status: 0 shown, 2 the cache is missing or damaged.
     """
+    from brim.analyze.histogram import compute_length_histogram
+    from brim.data.lengths import LengthCache
+
     table = LengthCache.load(cache)
     histogram = compute_length_histogram(table)
     facts = {
@@ -221,5 +229,8 @@ def histogram(cache: str, bins: int, bin_width: int | None, width: int, as_json:
 
     Exit status: 0 shown, 2 the cache is missing or damaged.
     """
+    from brim.analyze.histogram import compute_length_histogram
+    from brim.data.lengths import LengthCache
+
     counted = compute_length_histogram(LengthCache.load(cache), bins, bin_width)
     show_json(counted.to_dict()) if as_json else show_drawing(counted.to_ascii, width)

@@ -7,7 +7,6 @@ import click
 from click.core import ParameterSource
 
 from brim.cli.output import check_output, force_option
-from brim.data.synthetic import write_sample_data
 
 ROW = re.compile(rb'\{"id":"[a-z]+-(\d{7,})","prompt":".*","response":".*","answer":".*","task":"[a-z]+"\}\n')
 
@@ -39,6 +38,8 @@ def sample_data(ctx: click.Context, count: int, output: str, seed: int, dataset:
 
     Exit status: 0 written, 2 the options are wrong.
     """
+    from brim.data.synthetic import write_sample_data
+
     if dataset is not None:
         for name in ("count", "seed"):
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:

@@ -1,6 +1,8 @@
-"""Output of results: tables and bars for people, JSON for programs, progress on stderr."""
+"""Output of results: tables and bars for people, JSON for programs, progress on stderr.
 
-import json
+rich is imported by the functions that draw with it: every command imports this module, also to print its help.
+"""
+
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -8,12 +10,6 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
-
-from brim.core.display import readable, visible
 
 width_option = click.option(
     "--width",
@@ -26,30 +22,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def show_json(value: Any) -> None:
+    import json
+
     click.echo(json.dumps(value, indent=2, default=str))
-
-
-class Terminal(Console):
-    """A console that highlights nothing. If the reader of stdout has closed it, `brim.cli.app` handles the error."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False)
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def plain(value: Any) -> Text:
-    """Return a value as text that is printed as it is.
-
-    Names come from the data: markup in them is not interpreted, and characters that would control the terminal
-    (escapes, control characters, changes of the writing direction) are shown as escape sequences.
-    """
-    return Text(visible(readable(value)))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Print a table of numbers: all columns but the first are right-aligned."""
+    from rich.table import Table
+
+    from brim.cli.terminal import Terminal, plain
+
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
@@ -60,6 +43,10 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: 
 
 def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table of words: all columns begin on the left."""
+    from rich.table import Table
+
+    from brim.cli.terminal import Terminal, plain
+
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*map(plain, row))
@@ -68,6 +55,10 @@ def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def show_facts(facts: dict[str, Any]) -> None:
     """Print one fact per line."""
+    from rich.table import Table
+
+    from brim.cli.terminal import Terminal, plain
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -78,6 +69,10 @@ def show_facts(facts: dict[str, Any]) -> None:
 
 def show_drawing(draw: Callable[[int], str], width: int) -> None:
     """Print text with bars of at most `width` characters, or fewer if the terminal is narrower."""
+    from rich.text import Text
+
+    from brim.cli.terminal import Terminal
+
     console = Terminal()
     drawn = draw(width)
     excess = max(len(line) for line in drawn.splitlines()) - console.width
@@ -88,6 +83,10 @@ def show_drawing(draw: Callable[[int], str], width: int) -> None:
 
 def show_prose(*sentences: str) -> None:
     """Print each sentence as a paragraph, wrapped at words."""
+    from rich.text import Text
+
+    from brim.cli.terminal import Terminal
+
     for sentence in sentences:
         Terminal().print(Text(sentence))
 
@@ -104,6 +103,9 @@ def human(number: float) -> str:
 @contextmanager
 def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, None]:
     """Show a bar that counts on stderr, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -159,6 +161,9 @@ class MeasuringProgress(Protocol):
 @contextmanager
 def measuring_progress(quiet: bool) -> Generator[MeasuringProgress, None, None]:
     """Show a bar with rows/s, tokens/s and the remaining time on stderr, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from brim.core.errors import DataError, OptionError
 from brim.core.options import check_counts, one_of
 from brim.llm.call import Reply, Sampling
-from brim.llm.config import Server
+from brim.llm.config import LOCAL, Server
 from brim.llm.embed.open import is_in_process, open_embedder
 from brim.llm.failures import Failure
 from brim.llm.mutations import Mutation, load_mutation
-from brim.llm.pool import LOCAL, AnyServer, LLMPool
+from brim.llm.pool import AnyServer, LLMPool
 from brim.llm.prompt_calls import Prompt
 
 Servers = AnyServer | Sequence[AnyServer]

@@ -1,4 +1,4 @@
-"""Options of a pool of model servers."""
+"""Options of a pool of model servers, and defaults that the help of commands shows."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,6 +11,12 @@ Protocol = Literal["auto", "ollama", "openai"]
 PROTOCOLS: tuple[Protocol, ...] = ("auto", "ollama", "openai")
 CacheMode = Literal["off", "read", "write", "replay"]
 CACHE_MODES: tuple[CacheMode, ...] = ("off", "read", "write", "replay")
+LOCAL = "http://127.0.0.1:11434"
+"""The address of an Ollama server on this machine."""
+LEVELS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of requests at once with which a server is measured, by default."""
+CONTEXT = 2048
+"""Tokens of a prompt and its answer together in a llama.cpp server on this machine, by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

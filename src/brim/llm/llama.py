@@ -20,12 +20,11 @@ from brim.core.errors import DataError, MissingExtraError, OptionError
 from brim.core.extras import need
 from brim.core.options import LONGEST, check_counts
 from brim.core.served import Served, end_with_input
+from brim.llm.config import CONTEXT
 from brim.llm.failures import ServerLost
 
 HOST = "127.0.0.1"
 MAGIC = b"GGUF"
-CONTEXT = 2048
-"""Tokens of a prompt and its answer together, by default."""
 _READY = "ready"
 """The file of the server's folder that says that this server, and no other one, listens on the port."""
 

@@ -21,7 +21,7 @@ from brim.core.errors import OptionError
 from brim.core.options import check_counts
 from brim.core.wait.loop import LoopThread
 from brim.llm.call import Call, Reply, Sampling, chat
-from brim.llm.config import PoolConfig, Server
+from brim.llm.config import LEVELS, PoolConfig, Server
 from brim.llm.engine.durations import percentile
 from brim.llm.engine.stats import ServerStats
 from brim.llm.failures import Failure, Rejected, TimedOut
@@ -30,7 +30,6 @@ from brim.llm.wire.detect import DetectingEndpoint, open_endpoint
 from brim.llm.wire.transport import HttpEndpoint
 
 CURVE = Document(format="brim.llm-bench/1", what="a measurement of a model server", again="measure it again")
-LEVELS = (1, 2, 4, 8, 16, 32, 64)
 ENOUGH = 0.9
 """Share of the best throughput that makes the knee. It is lower than that of `brim.analyze.capacity.search`: between an
 answer and the next request a slot is idle, so a server with 8 slots is not quite as fast with 8 requests at once as

@@ -17,7 +17,7 @@ from brim.core.options import check_counts, one_of
 from brim.core.wait.loop import LoopThread
 from brim.llm.asker import Asker
 from brim.llm.call import Call, Kind, Reply, Sampling, chat
-from brim.llm.config import CACHE_MODES, CacheMode, PoolConfig, Server
+from brim.llm.config import CACHE_MODES, LOCAL, CacheMode, PoolConfig, Server
 from brim.llm.endpoint import Endpoint
 from brim.llm.engine.coalesce import Coalescer
 from brim.llm.engine.engine import Engine
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from brim.llm.cache import Cache
 
 AnyServer = str | Server | Endpoint
-LOCAL = "http://127.0.0.1:11434"
-"""The address of an Ollama server on this machine."""
 AHEAD = 4096
 
 

@@ -12,9 +12,9 @@ from brim.plan.cost import CostModel as CostModel
 from brim.plan.distributed import DistributedConfig as DistributedConfig
 from brim.plan.distributed import interleave_microbatches as interleave_microbatches
 from brim.plan.distributed import shard_batch_plan as shard_batch_plan
-from brim.plan.edges import OptimizationGoal as OptimizationGoal
 from brim.plan.epoch import EpochPlan as EpochPlan
 from brim.plan.epoch import MicrobatchSpec as MicrobatchSpec
+from brim.plan.goal import OptimizationGoal as OptimizationGoal
 from brim.plan.metrics import BatchMetrics as BatchMetrics
 from brim.plan.metrics import BatchShapeHistogram as BatchShapeHistogram
 from brim.plan.packing import PackingMetrics as PackingMetrics

@@ -17,7 +17,6 @@ layer. All arithmetic is in integers: inputs that do not fit the 64 bits of the 
 one in Python.
 """
 
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,22 +24,12 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import count_values, merge_counts, round_up
 from brim.core.options import check_counts, one_of
+from brim.plan.goal import OptimizationGoal
 
 try:
     from brim.plan import _kernel as kernel
 except ImportError:  # not compiled
     kernel = None
-
-
-class OptimizationGoal(StrEnum):
-    """The sum that the choice of bucket edges minimizes."""
-
-    MINIMIZE_WASTE = "minimize_waste"
-    """Sum of slots: every sample costs the width of its bucket."""
-    BALANCE_BUCKETS = "balance_buckets"
-    """Sum of squared bucket sizes: least when all buckets hold equally many samples."""
-    MINIMIZE_MEMORY = "minimize_memory"
-    """Sum of squared widths: every sample costs the attention matrix of its padded row."""
 
 
 def optimal_widths(

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from brim.cli.arc.data import chosen_tasks, counted, data_flags, described
 from brim.cli.arc.engines import ENGINES, EngineArrays, is_slow, unusable, use_engine
 from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
-from brim.cli.arc.random_actions import RandomActions, random_keys
 from brim.cli.options import names_callback
 from brim.cli.show import human, json_option, show_json, show_prose, show_table
 from brim.core.errors import OptionError
 from brim.core.options import one_of
-from brim.envs.arc.batch import batch_reset, compiled_batch_step
 from brim.envs.arc.config import EnvironmentConfig, JaxArcConfig, SelectionFormat
-from brim.envs.arc.tasks.bank import TaskBank, build_bank
+
+if TYPE_CHECKING:
+    from brim.envs.arc.tasks.bank import TaskBank
 
 DRAWN = 16
 """Steps whose actions are drawn before the clock starts; they are played over and over."""
@@ -93,6 +93,8 @@ def bench(quiet: bool, as_json: bool, **options: Any) -> None:
 
     Exit status: 0 measured, 2 the options or the data are wrong.
     """
+    from brim.envs.arc.tasks.bank import build_bank
+
     if not 0 < options["seconds"] <= LONGEST:
         raise OptionError(f"--seconds must be above 0 and at most {LONGEST}, got {options['seconds']}")
     tasks = chosen_tasks(**{name: options[name] for name in ("data", "split", "ids", "max_size")})
@@ -132,12 +134,15 @@ def bench(quiet: bool, as_json: bool, **options: Any) -> None:
 
 
 def measure(
-    config: JaxArcConfig, bank: TaskBank, arrays: EngineArrays, *, envs: int, seconds: float, seed: int
+    config: JaxArcConfig, bank: "TaskBank", arrays: EngineArrays, *, envs: int, seconds: float, seed: int
 ) -> dict[str, float]:
     """Return the steps per second of a batch, and the seconds of its first reset and step.
 
     All drawn actions are played at least once, also if that takes longer than `seconds`.
     """
+    from brim.cli.arc.random_actions import RandomActions, random_keys
+    from brim.envs.arc.batch import batch_reset, compiled_batch_step
+
     actions = RandomActions(config, envs=envs, seed=seed)
     steps_drawn = max(1, min(DRAWN, MOST_DRAWN // envs))
     drawn = [type(one)(*(arrays.put(part) for part in one)) for one in map(actions.at, range(steps_drawn))]

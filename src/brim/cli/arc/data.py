@@ -1,15 +1,16 @@
 """Flags that choose tasks, and the tasks that they choose."""
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from brim.cli.options import flags, names_callback
 from brim.core.display import visible
 from brim.core.errors import DataError, OptionError
-from brim.envs.arc.config import LARGEST
-from brim.envs.arc.tasks.datasets import DATASETS, Split, load_tasks
-from brim.envs.arc.tasks.task import JaxArcTask, create_mock_task
+from brim.envs.arc.config import LARGEST, Split
+
+if TYPE_CHECKING:
+    from brim.envs.arc.tasks.task import JaxArcTask
 
 MOCK = "mock"
 """The name of the task that is built in. A file of that name is given as ./mock."""
@@ -41,13 +42,16 @@ data_flags = flags(
 
 def chosen_tasks(
     data: str, *, split: Any = None, ids: tuple[str, ...] | None = None, max_size: int | None = None
-) -> list[JaxArcTask]:
+) -> "list[JaxArcTask]":
     """Return the tasks of a data set, of a path, or the one that is built in.
 
     Raises:
         click.UsageError: An option has no effect on the task that is built in.
         BrimError: The data set is unknown, missing or wrong, or no task is left.
     """
+    from brim.envs.arc.tasks.datasets import load_tasks
+    from brim.envs.arc.tasks.task import create_mock_task
+
     if data == MOCK:
         for flag, value in {"--split": split, "--ids": ids, "--max-size": max_size}.items():
             if value is not None:
@@ -56,7 +60,7 @@ def chosen_tasks(
     return load_tasks(data, split=split, ids=ids, max_height=max_size, max_width=max_size)
 
 
-def one_task(data: str, id: str, *, split: Any = None) -> JaxArcTask:
+def one_task(data: str, id: str, *, split: Any = None) -> "JaxArcTask":
     """Return the task with this id.
 
     Raises:
@@ -70,7 +74,7 @@ def one_task(data: str, id: str, *, split: Any = None) -> JaxArcTask:
     return task
 
 
-def only_task(data: str, id: str | None, *, split: Any = None) -> JaxArcTask:
+def only_task(data: str, id: str | None, *, split: Any = None) -> "JaxArcTask":
     """Return the task with this id, or the only one if no id is given.
 
     Raises:
@@ -87,13 +91,15 @@ def only_task(data: str, id: str | None, *, split: Any = None) -> JaxArcTask:
     return tasks[0]
 
 
-def smallest_shape(tasks: list[JaxArcTask]) -> tuple[int, int]:
+def smallest_shape(tasks: "list[JaxArcTask]") -> tuple[int, int]:
     """Return rows and columns of the smallest arrays that hold every grid of the tasks."""
     return max(task.largest[0] for task in tasks), max(task.largest[1] for task in tasks)
 
 
-def described(data: str, split: str | None, tasks: list[JaxArcTask]) -> dict[str, Any]:
+def described(data: str, split: str | None, tasks: "list[JaxArcTask]") -> dict[str, Any]:
     """Return where tasks come from and how many there are, as the reports of all commands begin."""
+    from brim.envs.arc.tasks.datasets import DATASETS
+
     has_splits = any(data in (name, dataset.alias) for name, dataset in DATASETS.items())
     return {
         "data": data,

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from rich.text import Text
 
-from brim.cli.show import Terminal
+from brim.cli.terminal import Terminal
 from brim.envs.arc.look.ansi import TERMINAL
 
 

@@ -6,14 +6,14 @@ JAX. All of them give the same results.
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.envs.arc.config import EnvironmentConfig, JaxArcConfig
-from brim.envs.arc.engine import on_numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ENGINES = {
     "numpy": "The compiled kernel on NumPy arrays, without JAX",
@@ -25,7 +25,7 @@ ENGINES = {
 class EngineArrays(NamedTuple):
     """How a command hands arrays to an engine, and how it waits for results."""
 
-    put: Callable[[NDArray[Any]], Any]
+    put: "Callable[[NDArray[Any]], Any]"
     """Turn a NumPy array into an array of the engine."""
     wait: Callable[[Any], Any]
     """Return when the arrays of a result are computed."""
@@ -69,6 +69,8 @@ def unusable(engine: str) -> str | None:
 
 def is_slow() -> bool:
     """Return whether NumPy environments run one at a time, because the kernel is not compiled here."""
+    from brim.envs.arc.engine import on_numpy
+
     return on_numpy.kernel is None
 
 

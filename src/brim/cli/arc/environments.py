@@ -1,6 +1,6 @@
 """Environments as the commands of `brim arc` make them: flags that they share, and the configuration of the flags."""
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,7 +13,9 @@ from brim.envs.arc.config import (
     UnifiedActionConfig,
     UnifiedDatasetConfig,
 )
-from brim.envs.arc.tasks.task import JaxArcTask
+
+if TYPE_CHECKING:
+    from brim.envs.arc.tasks.task import JaxArcTask
 
 MOST_ENVS = 2**17
 """Upper limit of the environments of a batch, which then take about a gigabyte."""
@@ -31,7 +33,7 @@ seed_option = click.option(
 )
 
 
-def make_config(tasks: list[JaxArcTask], engine: str, options: dict[str, Any]) -> JaxArcConfig:
+def make_config(tasks: "list[JaxArcTask]", engine: str, options: dict[str, Any]) -> JaxArcConfig:
     """Return the configuration that the flags describe, with arrays of the size of the largest grid."""
     height, width = smallest_shape(tasks)
     return JaxArcConfig(

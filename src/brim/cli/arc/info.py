@@ -2,11 +2,9 @@
 
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from brim.cli.arc.data import (
     MOCK,
@@ -19,15 +17,16 @@ from brim.cli.arc.data import (
     one_task,
     split_option,
 )
-from brim.cli.arc.drawing import print_drawing
 from brim.cli.arc.engines import ENGINES, is_slow, unusable
 from brim.cli.show import json_option, show_facts, show_json, show_words
 from brim.envs.arc.config import LARGEST, JaxArcConfig
-from brim.envs.arc.look.ansi import draw_task
 from brim.envs.arc.operations import ArcOperation
-from brim.envs.arc.tasks.bank import build_bank
-from brim.envs.arc.tasks.datasets import DATASETS
-from brim.envs.arc.tasks.task import JaxArcTask, Pair
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from brim.envs.arc.tasks.task import JaxArcTask, Pair
 
 TITLES = {"arcagi": "ARC-AGI-1", "arcagi2": "ARC-AGI-2"}
 
@@ -61,6 +60,9 @@ def info(
 
     Exit status: 0 shown, 2 the options or the data are wrong.
     """
+    from brim.cli.arc.drawing import print_drawing
+    from brim.envs.arc.look.ansi import draw_task
+
     if dataset is None:
         for flag, value in {"--split": split, "--ids": ids, "--max-size": max_size, "--task": task}.items():
             if value is not None:
@@ -79,6 +81,8 @@ def info(
 
 
 def _everything() -> dict[str, Any]:
+    from brim.envs.arc.tasks.datasets import DATASETS
+
     return {
         "datasets": [
             *({"name": name, "alias": one.alias, "title": TITLES[name]} for name, one in DATASETS.items()),
@@ -152,7 +156,11 @@ def _here(engine: dict[str, Any], facts: dict[str, Any]) -> str:
     return "Can be used." if engine["usable"] else f"Cannot be used: {engine['reason']}"
 
 
-def _numbers(tasks: list[JaxArcTask]) -> dict[str, Any]:
+def _numbers(tasks: "list[JaxArcTask]") -> dict[str, Any]:
+    import numpy as np
+
+    from brim.envs.arc.tasks.bank import build_bank
+
     pairs = [pair for task in tasks for pair in (*task.train, *task.test)]
     colours = [_colours((*task.train, *task.test)) for task in tasks]
     grown = [any(_grows(pair) for pair in (*task.train, *task.test)) for task in tasks]
@@ -170,7 +178,9 @@ def _numbers(tasks: list[JaxArcTask]) -> dict[str, Any]:
     }
 
 
-def _sizes(grids: list[NDArray[np.uint8]]) -> dict[str, Any]:
+def _sizes(grids: "list[NDArray[np.uint8]]") -> dict[str, Any]:
+    import numpy as np
+
     shapes = np.array([grid.shape for grid in grids])
     return {
         "median": [float(number) for number in np.median(shapes, axis=0)],
@@ -179,11 +189,13 @@ def _sizes(grids: list[NDArray[np.uint8]]) -> dict[str, Any]:
     }
 
 
-def _colours(pairs: tuple[Pair, ...]) -> set[int]:
+def _colours(pairs: "tuple[Pair, ...]") -> set[int]:
+    import numpy as np
+
     return {int(colour) for pair in pairs for grid in pair for colour in np.unique(grid)}
 
 
-def _grows(pair: Pair) -> bool:
+def _grows(pair: "Pair") -> bool:
     """Return whether the output has more rows or more columns than the input, so that only resizing can reach it."""
     return pair.output.shape[0] > pair.input.shape[0] or pair.output.shape[1] > pair.input.shape[1]
 
@@ -211,7 +223,7 @@ def _size_text(sizes: dict[str, Any]) -> str:
     return f"median {rows:g}x{columns:g} and {sizes['median_cells']:g} cells, at most {largest}"
 
 
-def _json(task: JaxArcTask) -> dict[str, Any]:
+def _json(task: "JaxArcTask") -> dict[str, Any]:
     """Return a task as an ARC file has it, with its id."""
     pairs = {"train": task.train, "test": task.test}
     return {

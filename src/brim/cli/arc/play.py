@@ -4,22 +4,21 @@ import shutil
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.arc.board import board, needed
 from brim.cli.arc.data import counted, only_task, split_option
-from brim.cli.arc.drawing import has_colour, in_its_colours, print_drawing
-from brim.cli.arc.game import Game
 from brim.cli.arc.keys import known, typed, written
 from brim.cli.arc.names import name_option
 from brim.cli.output import check_output, force_option
-from brim.cli.show import Terminal, json_option, show_facts, show_json
+from brim.cli.show import json_option, show_facts, show_json
 from brim.core.errors import OptionError
-from brim.envs.arc.episodes import files
-from brim.envs.arc.episodes.episode import ArcEpisode
 from brim.envs.arc.look.palette import PALETTES
+
+if TYPE_CHECKING:
+    from brim.cli.arc.game import Game
+    from brim.envs.arc.episodes.episode import ArcEpisode
 
 
 @click.command()
@@ -72,6 +71,11 @@ def play(source: str, keys: str | None, record: str | None, force: bool, as_json
     Exit status: 0 played, 2 the options or the data are wrong, 130 interrupted. Recorded episodes are written also if
     the game was interrupted.
     """
+    from brim.cli.arc.board import board
+    from brim.cli.arc.drawing import print_drawing
+    from brim.cli.arc.game import Game
+    from brim.envs.arc.episodes import files
+
     if record is not None:
         check_output(record, force=force, what="a file of recorded episodes", ours=files.is_episodes)
     task = only_task(source, options["task"], split=options["split"])
@@ -108,20 +112,23 @@ def _scripted(keys: str | None) -> list[str] | None:
     return None
 
 
-def _press(game: Game, keys: Iterable[str]) -> None:
+def _press(game: "Game", keys: Iterable[str]) -> None:
     for key in keys:
         if game.left:
             return
         game.press(key)
 
 
-def _by_hand(game: Game, palette: str) -> None:
+def _by_hand(game: "Game", palette: str) -> None:
     """Let a person play.
 
     Raises:
         OptionError: The terminal is too small for the task.
     """
+    from brim.cli.arc.board import board
+    from brim.cli.arc.drawing import has_colour, in_its_colours
     from brim.cli.arc.screen import CLEAR, resizes, show, taken_terminal, terminal_keys
+    from brim.cli.terminal import Terminal
 
     small = _too_small(game)
     if small is not None:
@@ -144,8 +151,10 @@ def _by_hand(game: Game, palette: str) -> None:
             draw()
 
 
-def _too_small(game: Game) -> str | None:
+def _too_small(game: "Game") -> str | None:
     """Return in words that the terminal is too small; None if it is not."""
+    from brim.cli.arc.board import needed
+
     columns, lines = needed(game)
     size = shutil.get_terminal_size()
     if size.columns >= columns and size.lines >= lines:
@@ -156,7 +165,7 @@ def _too_small(game: Game) -> str | None:
     )
 
 
-def _report(id: str, episodes: list[ArcEpisode], record: str | None, *, as_json: bool) -> None:
+def _report(id: str, episodes: "list[ArcEpisode]", record: str | None, *, as_json: bool) -> None:
     """Print how the episodes ended."""
     written_to = record if episodes else None
     if as_json:
@@ -174,7 +183,7 @@ def _report(id: str, episodes: list[ArcEpisode], record: str | None, *, as_json:
     show_facts(lines)
 
 
-def _facts(episode: ArcEpisode) -> dict[str, Any]:
+def _facts(episode: "ArcEpisode") -> dict[str, Any]:
     return {
         "kind": episode.kind,
         "pair": episode.pair,

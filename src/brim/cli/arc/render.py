@@ -2,25 +2,22 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brim.cli.arc.data import MOCK, chosen_tasks, ids_option, max_size_option, one_task, split_option
-from brim.cli.arc.drawing import print_drawing
 from brim.cli.arc.names import name_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json
 from brim.core.atomic import atomic_file
 from brim.core.errors import DataError, OptionError, did_you_mean
-from brim.envs.arc.episodes.episode import ArcEpisode
-from brim.envs.arc.episodes.files import is_episodes, read_episodes
-from brim.envs.arc.look import picture
-from brim.envs.arc.look.ansi import draw_episode, draw_task
-from brim.envs.arc.look.figure import CELL, LARGEST_CELL
+from brim.envs.arc.look.limits import CELL, DELAY, LARGEST_CELL, LAST, LONGEST_DELAY
 from brim.envs.arc.look.palette import PALETTES
-from brim.envs.arc.tasks.datasets import DATASETS
-from brim.envs.arc.tasks.task import JaxArcTask
+
+if TYPE_CHECKING:
+    from brim.envs.arc.episodes.episode import ArcEpisode
+    from brim.envs.arc.tasks.task import JaxArcTask
 
 PAGE = ".html"
 is_picture = marked(b"brim arc picture", b'<meta name="generator" content="brim ')
@@ -42,9 +39,8 @@ is_picture = marked(b"brim arc picture", b'<meta name="generator" content="brim 
 @click.option("--cell", type=click.IntRange(1, LARGEST_CELL), help=f"Pixels of a cell in a picture.  [default: {CELL}]")
 @click.option(
     "--delay",
-    type=click.FloatRange(0.02, picture.LONGEST_DELAY),
-    help=f"Seconds that a frame of a GIF is shown; the last is shown {picture.LAST} times as long."
-    f"  [default: {picture.DELAY}]",
+    type=click.FloatRange(0.02, LONGEST_DELAY),
+    help=f"Seconds that a frame of a GIF is shown; the last is shown {LAST} times as long.  [default: {DELAY}]",
 )
 @click.option(
     "--answers/--no-answers", default=True, show_default=True, help="Show the outputs of test pairs, or hide them."
@@ -69,6 +65,9 @@ def render(ctx: click.Context, source: str, output: str | None, force: bool, as_
 
     Exit status: 0 drawn, 2 the options or the data are wrong.
     """
+    from brim.envs.arc.episodes.episode import ArcEpisode
+    from brim.envs.arc.look import picture
+
     suffix = None if output is None else picture.picture_suffix(output, others=(PAGE,))
     _refuse_useless(ctx, suffix, options, as_json=as_json)
     if output is not None:
@@ -107,14 +106,20 @@ def _refuse_useless(ctx: click.Context, suffix: str | None, options: dict[str, A
 
 
 def _is_name(source: str) -> bool:
+    from brim.envs.arc.tasks.datasets import DATASETS
+
     return source in {MOCK, *DATASETS, *(one.alias for one in DATASETS.values())}
 
 
 def _holds_episodes(source: str) -> bool:
+    from brim.envs.arc.episodes.files import is_episodes
+
     return not _is_name(source) and Path(source).is_file() and is_episodes(source)
 
 
-def _episodes(source: str, options: dict[str, Any]) -> list[ArcEpisode]:
+def _episodes(source: str, options: dict[str, Any]) -> "list[ArcEpisode]":
+    from brim.envs.arc.episodes.files import read_episodes
+
     for name in ("task", "ids", "split", "max_size"):
         if options[name] is not None:
             flag = f"--{name.replace('_', '-')}"
@@ -135,7 +140,7 @@ def _episodes(source: str, options: dict[str, Any]) -> list[ArcEpisode]:
     )
 
 
-def _tasks(source: str, options: dict[str, Any]) -> list[JaxArcTask]:
+def _tasks(source: str, options: dict[str, Any]) -> "list[JaxArcTask]":
     if options["episode"] is not None and (_is_name(source) or Path(source).exists()):
         raise click.UsageError(f"--episode needs a file of episodes, but {source} holds tasks; choose one with --task")
     if options["task"] is None:
@@ -145,12 +150,14 @@ def _tasks(source: str, options: dict[str, Any]) -> list[JaxArcTask]:
     return [one_task(source, options["task"], split=options["split"])]
 
 
-def _only(found: list[ArcEpisode] | list[JaxArcTask], source: str) -> ArcEpisode | JaxArcTask:
+def _only(found: "list[ArcEpisode] | list[JaxArcTask]", source: str) -> "ArcEpisode | JaxArcTask":
     """Return the only task or episode.
 
     Raises:
         OptionError: There are several.
     """
+    from brim.envs.arc.episodes.episode import ArcEpisode
+
     if len(found) == 1:
         return found[0]
     if isinstance(found[0], ArcEpisode):
@@ -160,7 +167,11 @@ def _only(found: list[ArcEpisode] | list[JaxArcTask], source: str) -> ArcEpisode
     raise OptionError(f"{source} holds {len(found):,} tasks; {choice}, or write a page of all with -o FILE.html")
 
 
-def _print(what: ArcEpisode | JaxArcTask, options: dict[str, Any]) -> None:
+def _print(what: "ArcEpisode | JaxArcTask", options: dict[str, Any]) -> None:
+    from brim.cli.arc.drawing import print_drawing
+    from brim.envs.arc.episodes.episode import ArcEpisode
+    from brim.envs.arc.look.ansi import draw_episode, draw_task
+
     kept = {name: options[name] for name in ("answers", "palette")}
     if isinstance(what, ArcEpisode):
         print_drawing(partial(draw_episode, what, **kept))
@@ -168,19 +179,23 @@ def _print(what: ArcEpisode | JaxArcTask, options: dict[str, Any]) -> None:
         print_drawing(partial(draw_task, what, **kept))
 
 
-def _picture(what: ArcEpisode | JaxArcTask, suffix: str, options: dict[str, Any]) -> bytes:
+def _picture(what: "ArcEpisode | JaxArcTask", suffix: str, options: dict[str, Any]) -> bytes:
+    from brim.envs.arc.look import picture
+
     return picture.picture_bytes(
         suffix,
         what,
         answers=options["answers"],
         palette=options["palette"],
         cell=CELL if options["cell"] is None else options["cell"],
-        delay=picture.DELAY if options["delay"] is None else options["delay"],
+        delay=DELAY if options["delay"] is None else options["delay"],
     )
 
 
-def _page(found: list[ArcEpisode] | list[JaxArcTask], source: str) -> bytes:
+def _page(found: "list[ArcEpisode] | list[JaxArcTask]", source: str) -> bytes:
+    from brim.envs.arc.episodes.episode import ArcEpisode
     from brim.envs.arc.look.page import render_browse_page, render_replay_page
+    from brim.envs.arc.tasks.task import JaxArcTask
 
     episodes = [one for one in found if isinstance(one, ArcEpisode)]
     if episodes:

@@ -4,23 +4,23 @@ import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
-import orjson
 
 from brim.cli.arc.data import chosen_tasks, counted, data_flags, data_text, described
 from brim.cli.arc.engines import ENGINES, best_engine, use_engine
 from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
-from brim.cli.arc.playing import Episode, Recording, Summary, play
 from brim.cli.output import check_output, force_option
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json, show_table
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError, did_you_mean
 from brim.envs.arc.config import EnvironmentConfig, EpisodeMode, SelectionFormat
-from brim.envs.arc.episodes import files
 from brim.envs.arc.operations import ArcOperation
-from brim.envs.arc.tasks.task import JaxArcTask
+
+if TYPE_CHECKING:
+    from brim.cli.arc.playing import Episode, Recording, Summary
+    from brim.envs.arc.tasks.task import JaxArcTask
 
 NUMBERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 GROUPS = {
@@ -136,6 +136,9 @@ def rollout(output: str | None, record: str | None, force: bool, as_json: bool, 
 
     Exit status: 0 played, 2 the options or the data are wrong.
     """
+    from brim.cli.arc.playing import Recording, play
+    from brim.envs.arc.episodes import files
+
     if output is not None:
         check_output(output, force=force, what="a file of this command", ours=is_episodes)
     if record is not None:
@@ -176,15 +179,19 @@ def rollout(output: str | None, record: str | None, force: bool, as_json: bool, 
         show_table(("operation", "played", "invalid"), _rows(facts["operations"]))
 
 
-def _record(path: str, recording: Recording) -> str | None:
+def _record(path: str, recording: "Recording") -> str | None:
     """Write the recorded episodes, and return the path; None if no episode ended."""
+    from brim.envs.arc.episodes import files
+
     if not recording.finished:
         return None
     files.write_episodes(path, recording.finished)
     return path
 
 
-def _write(file: IO[bytes] | None, episode: Episode) -> None:
+def _write(file: IO[bytes] | None, episode: "Episode") -> None:
+    import orjson
+
     if file is not None:
         file.write(orjson.dumps(episode._asdict(), option=orjson.OPT_APPEND_NEWLINE))
 
@@ -196,6 +203,8 @@ def is_episodes(path: Path) -> bool:
 
 
 def _is_episode(line: bytes) -> bool:
+    from brim.cli.arc.playing import Episode
+
     try:
         return list(json.loads(line)) == list(Episode._fields)
     except (ValueError, TypeError):
@@ -203,7 +212,7 @@ def _is_episode(line: bytes) -> bool:
 
 
 def _facts(
-    tasks: list[JaxArcTask], engine: str, options: dict[str, Any], summary: Summary, output: str | None
+    tasks: "list[JaxArcTask]", engine: str, options: dict[str, Any], summary: "Summary", output: str | None
 ) -> dict[str, Any]:
     finished = summary.episodes
     asked = ("selection_format", "mode", "auto_reset", "max_episode_steps", "envs", "steps", "seed")

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from brim.cli.output import check_output, force_option
 from brim.cli.show import json_option, show_facts, show_json
 from brim.core.errors import DataError
-from brim.stream.arc.samples import ArcSampleConfig, Grids, Overflow, Per, write_rows
-from brim.stream.arc.stream import ArcEpisodeStream
+from brim.stream.arc.config import ArcSampleConfig, Grids, Overflow, Per
+
+if TYPE_CHECKING:
+    from brim.stream.arc.stream import ArcEpisodeStream
 
 OURS = ("id", "input_ids", "loss_mask", "episode_id", "total_steps")
 """Names that every row of this command has."""
@@ -64,6 +66,9 @@ def samples(episodes: str, output: str, force: bool, as_json: bool, **options: A
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    from brim.stream.arc.samples import write_rows
+    from brim.stream.arc.stream import ArcEpisodeStream
+
     config = ArcSampleConfig(**options)
     check_output(output, force=force, what="a file of this command", ours=_is_ours)
     stream = ArcEpisodeStream(episodes, config)
@@ -77,7 +82,7 @@ def samples(episodes: str, output: str, force: bool, as_json: bool, **options: A
     show_json(facts) if as_json else show_facts(_readable(facts))
 
 
-def _facts(stream: ArcEpisodeStream, output: str) -> dict[str, Any]:
+def _facts(stream: "ArcEpisodeStream", output: str) -> dict[str, Any]:
     metrics = stream.metrics
     return {
         "episodes": metrics.num_episodes,

@@ -7,10 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.generate.curves import load_wandb
 from brim.cli.generate.flags import GROUPS, ONLY_DATASET, ONLY_HERE, ONLY_SAMPLED, ONLY_SERVED, generate_flags
-from brim.cli.generate.run import Asked, finished_before, show, warnings_told
-from brim.cli.llm.answering import check_files
 from brim.cli.output import check_output, marked
 from brim.cli.show import show_facts, show_json
 from brim.cli.train.flags import GroupedCommand
@@ -19,7 +16,6 @@ from brim.core.options import check_counts
 from brim.generate.config import GenerationConfig, Stop
 from brim.generate.output.prompts import Prompts
 from brim.generate.prompts.example import Example
-from brim.plan.distributed import DistributedConfig
 
 is_report = marked(b'<meta name="generator" content="brim ')
 DRAWING = (*ONLY_SAMPLED, "max_new_tokens", "seed")
@@ -51,6 +47,11 @@ def generate(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 everything is generated, 1 a server gave no response to some prompts, 2 the options, the data or the
     servers are wrong, 130 interrupted.
     """
+    from brim.cli.generate.curves import load_wandb
+    from brim.cli.generate.run import show, warnings_told
+    from brim.cli.llm.answering import check_files
+    from brim.plan.distributed import DistributedConfig
+
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     main = DistributedConfig.from_env().is_main
     if options["output"] is None:
@@ -78,7 +79,9 @@ def generate(ctx: click.Context, **options: Any) -> None:
 def _generated(output: Path, options: dict[str, Any]) -> dict[str, Any] | None:
     """Generate what is missing, and return the figures of the run; None on ranks other than the main one."""
     from brim.cli.generate.here import find_model, generate_here
+    from brim.cli.generate.run import Asked, finished_before
     from brim.cli.generate.served import generate_served, served_identity
+    from brim.plan.distributed import DistributedConfig
 
     check_counts(G=options["samples"])
     config = _config(options, ())  # refuses what cannot work before anything is read
@@ -106,6 +109,8 @@ def _generated(output: Path, options: dict[str, Any]) -> dict[str, Any] | None:
 
 def _refuse_contradictions(options: dict[str, Any], given: set[str]) -> None:
     """Refuse options that are missing, that contradict each other, or that would have no effect."""
+    from brim.plan.distributed import DistributedConfig
+
     if options["model"] is None:
         raise click.UsageError("-m MODEL is missing")
     if options["prompts"] is None and options["dataset"] is None:

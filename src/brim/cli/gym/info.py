@@ -12,10 +12,8 @@ from brim.cli.show import json_option, show_facts, show_json, show_words
 from brim.envs.episode import LEVELS
 from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.games import GAMES, QUICK, Game
-from brim.envs.puzzle.run import find_server
 from brim.envs.puzzle.wire.errors import PuzzleError
-from brim.envs.puzzle.wire.server import server_installed
-from brim.envs.puzzle.wire.transport import TRANSPORTS
+from brim.envs.puzzle.wire.names import TRANSPORTS
 
 
 @click.command()
@@ -48,6 +46,8 @@ def info(ctx: click.Context, host: str, port: int, transport: Any, timeout: floa
 
     Exit status: 0 shown, 1 no server answers there, 2 the options are wrong.
     """
+    from brim.envs.puzzle.wire.server import server_installed
+
     asked = any(
         ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
         for name in ("host", "port", "transport", "timeout")
@@ -121,6 +121,8 @@ def _when(game: dict[str, Any]) -> str:
 
 def _ask(config: GymConfig) -> dict[str, Any]:
     """Return whether a server answers, with its protocol or else the error."""
+    from brim.envs.puzzle.run import find_server
+
     found: dict[str, Any] = {
         "host": config.host,
         "port": config.port,

@@ -5,12 +5,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.gym.progress import playing
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json
 from brim.envs.puzzle.config import GymConfig
 from brim.envs.puzzle.episode import GymEpisode
-from brim.envs.puzzle.wire.transport import TRANSPORTS
+from brim.envs.puzzle.wire.names import TRANSPORTS
 
 POLICIES = {
     "hint": "follows the hints of the server",
@@ -145,6 +144,7 @@ def run(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or the server is unreachable,
     130 interrupted.
     """
+    from brim.cli.gym.progress import playing
     from brim.data.tokenizer.base import load_tokenizer
     from brim.stream.replay.buffer import ReplayBuffer
 

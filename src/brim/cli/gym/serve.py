@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from brim.cli.gym.run import DEFAULT
-from brim.core.served import last_words
-from brim.envs.puzzle.wire.server import SERVER_TRANSPORTS, PuzzleServer
+from brim.envs.puzzle.wire.names import SERVER_TRANSPORTS
 
 
 @click.command()
@@ -38,6 +37,9 @@ def serve(host: str, port: int, transport: Any) -> None:
 
     Exit status: 130 interrupted, 2 the server could not be started or ended unexpectedly.
     """
+    from brim.core.served import last_words
+    from brim.envs.puzzle.wire.server import PuzzleServer
+
     with PuzzleServer(transport, host, port) as server:
         click.echo(f"{server.host}:{server.port}")
         click.echo(f"a {transport} server listens on {server.host}:{server.port}; Ctrl-C ends it", err=True)

@@ -1,4 +1,4 @@
-"""The common part of `brim llm map` and `brim llm embed`: options of servers, checks before the start, and the run."""
+"""The common part of `brim llm map` and `brim llm embed`: checks before the start, and the run."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from brim.cli.llm.flags import access_flags, named_servers, server_option
+from brim.cli.llm.flags import named_servers
 from brim.cli.llm.progress import Tally, asking
-from brim.cli.options import flags
 from brim.cli.output import check_output
 from brim.cli.show import show_facts, show_json
 from brim.core.errors import OptionError
@@ -22,62 +21,10 @@ from brim.llm.answers.rows import Input, same_file
 from brim.llm.answers.template import Template
 from brim.llm.answers.write import Totals, is_failed_file, write_failed
 from brim.llm.call import Reply
-from brim.llm.config import CACHE_MODES, PoolConfig, Server
+from brim.llm.config import PoolConfig
 from brim.llm.failures import Failure
 
-DEFAULT = PoolConfig()
 AS_WRITTEN = "an output of this command as it was written"
-
-
-server_flags = flags(
-    server_option(several=True),
-    access_flags,
-    click.option(
-        "--limit", type=click.IntRange(min=1), help="Requests at once to each server.  [default: found out by itself]"
-    ),
-    click.option(
-        "--max-limit",
-        type=click.IntRange(min=1),
-        default=Server(url="").max_limit,
-        show_default=True,
-        help="Upper limit of what is found out.",
-    ),
-    click.option("--rpm", type=float, help="Upper limit of the requests in a minute, to each server."),
-    click.option("--tpm", type=float, help="Upper limit of the tokens in a minute, at each server."),
-    click.option(
-        "--timeout",
-        type=float,
-        default=DEFAULT.timeout,
-        show_default=True,
-        help="Seconds for a call, with all of its retries.",
-    ),
-    click.option(
-        "--attempts",
-        type=click.IntRange(min=1),
-        default=DEFAULT.attempts,
-        show_default=True,
-        help="Upper limit of the requests for one call.",
-    ),
-    click.option(
-        "--patience",
-        type=float,
-        default=DEFAULT.patience,
-        show_default=True,
-        help="Seconds to wait for servers that have become unreachable.",
-    ),
-    click.option("--hedge", is_flag=True, help="Send a request that takes very long a second time."),
-    click.option("--cache", metavar="FILE", help="Cache of answers to read and write."),
-    click.option(
-        "--cache-mode",
-        type=click.Choice(CACHE_MODES),
-        help="write reads and writes the cache, replay asks no server.  [default: write, with --cache]",
-    ),
-    click.option("--trace", metavar="FILE", help="Write a line of JSON about every call."),
-)
-template_flags = flags(
-    click.option("--template", metavar="TEXT", help="Prompt with fields of the row in braces, such as {question}."),
-    click.option("--template-file", metavar="FILE", help="File that holds the template."),
-)
 
 
 def read_template(options: dict[str, Any]) -> Template | None:

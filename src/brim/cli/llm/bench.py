@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brim.analyze.plots import MARKS, check_plot
-from brim.cli.llm.bench_plot import USER, save_plot
 from brim.cli.llm.check import rate_text, seconds_text
 from brim.cli.llm.flags import access_flags, model_option, named_servers, server_option, timeout_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_prose, show_table
 from brim.core.errors import OptionError
-from brim.llm.answers.rows import read_input
-from brim.llm.answers.template import Prompts
-from brim.llm.call import Call, chat
-from brim.llm.measure import CURVE, LEVELS, Level, LoadCurve, measure_curve
+from brim.llm.config import LEVELS
+
+if TYPE_CHECKING:
+    from brim.llm.call import Call
+    from brim.llm.measure import Level, LoadCurve
 
 COLUMNS = ("at once", "requests", "requests/s", "tokens/s", "p50", "p90", "p99", "refused", "failed")
 MOST_PROMPTS = 10_000
@@ -87,6 +87,9 @@ def bench(ctx: click.Context, **options: Any) -> None:
 
     Exit status: 0 measured, 1 measured, but some requests failed, 2 the options or the server are wrong.
     """
+    from brim.cli.llm.bench_plot import save_plot
+    from brim.llm.measure import CURVE, measure_curve
+
     output, plot = options["output"], options["plot"]
     _check_files(output, plot, force=options["force"])
     urls = [] if options["server"] is None else [options["server"]]
@@ -115,6 +118,9 @@ def bench(ctx: click.Context, **options: Any) -> None:
 
 def _check_files(output: str | None, plot: str | None, *, force: bool) -> None:
     """Refuse outputs that cannot or must not be written, before anything is measured."""
+    from brim.cli.llm.bench_plot import USER
+    from brim.llm.measure import CURVE
+
     if plot is not None:
         check_plot(plot, user=USER)
         check_output(plot, force=force, what="a plot of this command", ours=marked(*MARKS))
@@ -126,8 +132,12 @@ def _check_files(output: str | None, plot: str | None, *, force: bool) -> None:
         raise OptionError(f"--output and --plot are the same file, {output}; choose another one for the plot")
 
 
-def _calls(prompt: str | None, data: str | None, field: str | None) -> Sequence[Call]:
+def _calls(prompt: str | None, data: str | None, field: str | None) -> "Sequence[Call]":
     """Return the questions to ask; none to ask those that `measure_curve` makes."""
+    from brim.llm.answers.rows import read_input
+    from brim.llm.answers.template import Prompts
+    from brim.llm.call import Call, chat
+
     if prompt is not None and data is not None:
         raise click.UsageError("--prompt and --input exclude each other")
     if field is not None and data is None:
@@ -145,7 +155,7 @@ def _calls(prompt: str | None, data: str | None, field: str | None) -> Sequence[
     return [Call(messages=prompts.messages(row)) for _, row in islice(rows, MOST_PROMPTS)]
 
 
-def _show(curve: LoadCurve) -> None:
+def _show(curve: "LoadCurve") -> None:
     show_facts(
         {
             "server": f"{curve.server}, {curve.protocol}",
@@ -158,7 +168,7 @@ def _show(curve: LoadCurve) -> None:
     show_prose(*_sentences(curve))
 
 
-def _row(level: Level, *, is_knee: bool) -> Sequence[Any]:
+def _row(level: "Level", *, is_knee: bool) -> Sequence[Any]:
     name = f"{level.concurrency}, knee" if is_knee else str(level.concurrency)
     rates = [rate_text(level.requests_per_second), rate_text(level.tokens_per_second)]
     times = [seconds_text(seconds) for seconds in (level.latency_p50, level.latency_p90, level.latency_p99)]
@@ -167,7 +177,7 @@ def _row(level: Level, *, is_knee: bool) -> Sequence[Any]:
     return (name, level.requests, *rates, *times, level.refused, level.failed)
 
 
-def _sentences(curve: LoadCurve) -> list[str]:
+def _sentences(curve: "LoadCurve") -> list[str]:
     sentences: list[str] = []
     knee = curve.knee
     if knee is not None:

@@ -1,13 +1,15 @@
 """`brim llm check`: look at model servers, and say what is wrong with them."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brim.cli.llm.flags import access_flags, model_option, named_servers, server_option, timeout_option
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_prose
-from brim.llm.checkup import SHORT, ServerCheck, check_server
-from brim.llm.measure import Level
+
+if TYPE_CHECKING:
+    from brim.llm.checkup import ServerCheck
+    from brim.llm.measure import Level
 
 MOST_NAMES = 20
 
@@ -42,6 +44,8 @@ def check(ctx: click.Context, servers: tuple[str, ...], as_json: bool, **options
     Exit status: 0 fine, 1 a server cannot be used as asked (unreachable, unknown model, failed requests), 2 the options
     are wrong.
     """
+    from brim.llm.checkup import check_server
+
     named = named_servers(servers, options["protocol"], options["key_env"])
     checks: list[ServerCheck] = []
     for server in named:
@@ -62,7 +66,9 @@ def check(ctx: click.Context, servers: tuple[str, ...], as_json: bool, **options
     ctx.exit(0 if fine else 1)
 
 
-def _show(check: ServerCheck, *, first: bool) -> None:
+def _show(check: "ServerCheck", *, first: bool) -> None:
+    from brim.llm.checkup import SHORT
+
     if not first:
         click.echo()
     facts: dict[str, Any] = {"server": check.server}
@@ -87,7 +93,7 @@ def _show(check: ServerCheck, *, first: bool) -> None:
     show_prose(*_sentences(check))
 
 
-def _together(check: ServerCheck, together: Level) -> dict[str, str]:
+def _together(check: "ServerCheck", together: "Level") -> dict[str, str]:
     """Return the facts about requests that were sent together."""
     times = f", {check.speedup:.1f} times as much" if check.speedup is not None else ""
     median = "" if together.latency_p50 is None else f"; median {seconds_text(together.latency_p50)}"
@@ -106,7 +112,7 @@ def _together(check: ServerCheck, together: Level) -> dict[str, str]:
     return facts
 
 
-def _sentences(check: ServerCheck) -> list[str]:
+def _sentences(check: "ServerCheck") -> list[str]:
     """Return what is wrong, and what to do about it."""
     sentences: list[str] = []
     if check.failure is not None:
@@ -125,7 +131,7 @@ def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _rate(level: Level) -> str:
+def _rate(level: "Level") -> str:
     requests = f"{rate_text(level.requests_per_second)} requests/s"
     tokens = level.tokens_per_second
     return requests if tokens is None else f"{rate_text(tokens)} tokens/s, {requests}"

@@ -1,32 +1,18 @@
 """`brim llm embed`: the vector of every row of a file."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from brim.cli.llm.answering import (
-    ask,
-    check_cache,
-    check_files,
-    check_servers,
-    finish,
-    open_pool,
-    read_template,
-    resumed,
-    server_flags,
-    show,
-    template_flags,
-)
+from brim.cli.llm.flags import server_flags, template_flags
 from brim.cli.show import json_option
-from brim.llm.answers.ask import ask_missing, servers_lost
-from brim.llm.answers.journal import has_journal
 from brim.llm.answers.record import finished
-from brim.llm.answers.rows import Input, Row, read_input
-from brim.llm.answers.template import TEXT_FIELDS, Prompts
-from brim.llm.answers.vectors import Judge, embed_missing, stored_dim, write_vectors
-from brim.llm.answers.write import Totals
+
+if TYPE_CHECKING:
+    from brim.llm.answers.rows import Input, Row
+    from brim.llm.answers.template import Prompts
 
 SERVER_ONLY = (
     "servers",
@@ -92,6 +78,24 @@ def embed(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 every row has its vector, 1 some rows failed, 2 the options, the data or the servers are wrong,
     130 interrupted.
     """
+    from brim.cli.llm.answering import (
+        ask,
+        check_cache,
+        check_files,
+        check_servers,
+        finish,
+        open_pool,
+        read_template,
+        resumed,
+        show,
+    )
+    from brim.llm.answers.ask import ask_missing, servers_lost
+    from brim.llm.answers.journal import has_journal
+    from brim.llm.answers.rows import read_input
+    from brim.llm.answers.template import TEXT_FIELDS, Prompts
+    from brim.llm.answers.vectors import Judge, embed_missing, stored_dim, write_vectors
+    from brim.llm.answers.write import Totals
+
     here = not options["servers"] and (_is_built_in(options["model"]) or Path(options["model"]).is_dir())
     _refuse_useless(ctx, options, here=here)
     check_cache(options)
@@ -108,7 +112,7 @@ def embed(ctx: click.Context, **options: Any) -> None:
         show({**record, "written": str(output), "failed_rows": None}, None, as_json=options["as_json"])
         return
 
-    def question(row: Row, sample: int) -> str:
+    def question(row: "Row", sample: int) -> str:
         return prompts.text(row)
 
     with resumed(output, rows, asked, samples=1, force=options["force"], may_change=("id_field",)) as journal:
@@ -154,7 +158,7 @@ def _embedder(options: dict[str, Any]) -> Any:
     return open_embedder(options["model"], device=options["device"])
 
 
-def _identity(rows: Input, prompts: Prompts, model: str, options: dict[str, Any]) -> dict[str, Any]:
+def _identity(rows: "Input", prompts: "Prompts", model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return everything that decides the output, by the names of the options."""
     return {
         "input": rows.fingerprint,

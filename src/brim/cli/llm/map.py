@@ -3,32 +3,22 @@
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.llm.answering import (
-    ask,
-    check_cache,
-    check_files,
-    check_servers,
-    finish,
-    open_pool,
-    read_template,
-    resumed,
-    server_flags,
-    show,
-    template_flags,
-)
+from brim.cli.llm.flags import server_flags, template_flags
 from brim.cli.show import json_option
 from brim.core.options import to_dict
-from brim.llm.answers.ask import Outcome, ask_missing, servers_lost
-from brim.llm.answers.journal import AnswerJournal, has_journal
 from brim.llm.answers.record import finished
-from brim.llm.answers.rows import Input, Row, read_input
-from brim.llm.answers.template import Prompts
-from brim.llm.answers.write import Lines, count_tokens, following, write_answers
-from brim.llm.call import Call, Sampling
+
+if TYPE_CHECKING:
+    from brim.llm.answers.ask import Outcome
+    from brim.llm.answers.journal import AnswerJournal
+    from brim.llm.answers.rows import Input, Row
+    from brim.llm.answers.template import Prompts
+    from brim.llm.answers.write import Lines
+    from brim.llm.call import Call, Sampling
 
 MAY_CHANGE = ("response_field", "details", "order")
 """Options that only concern the output: a run that was interrupted can be resumed with others."""
@@ -86,6 +76,24 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 everything is answered, 1 some rows failed, 2 the options, the data or the servers are wrong,
     130 interrupted.
     """
+    from brim.cli.llm.answering import (
+        ask,
+        check_cache,
+        check_files,
+        check_servers,
+        finish,
+        open_pool,
+        read_template,
+        resumed,
+        show,
+    )
+    from brim.llm.answers.ask import ask_missing, servers_lost
+    from brim.llm.answers.journal import has_journal
+    from brim.llm.answers.rows import read_input
+    from brim.llm.answers.template import Prompts
+    from brim.llm.answers.write import Lines, count_tokens, write_answers
+    from brim.llm.call import Call, Sampling
+
     check_cache(options)
     prompts = Prompts(template=read_template(options), field=options["prompt_field"], system=options["system"])
     lines = Lines(response_field=options["response_field"], details=options["details"], samples=options["samples"])
@@ -98,7 +106,7 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
         show({**record, "written": str(output), "failed_rows": None}, None, as_json=options["as_json"])
         return
 
-    def question(row: Row, sample: int) -> Call:
+    def question(row: "Row", sample: int) -> "Call":
         return Call(
             model=options["model"],
             messages=prompts.messages(row),
@@ -129,9 +137,11 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
 
 @contextmanager
 def _each(
-    output: Path, rows: Input, journal: AnswerJournal, lines: Lines, options: dict[str, Any]
-) -> Generator[Callable[[Outcome], None], None, None]:
+    output: Path, rows: "Input", journal: "AnswerJournal", lines: "Lines", options: dict[str, Any]
+) -> "Generator[Callable[[Outcome], None], None, None]":
     """Yield what is done with every outcome: it is appended to the output, if that is in the order of arrival."""
+    from brim.llm.answers.write import following
+
     if options["order"] == "input":
         yield lambda outcome: None
         return
@@ -140,7 +150,7 @@ def _each(
         yield append
 
 
-def _identity(rows: Input, prompts: Prompts, sampling: Sampling, options: dict[str, Any]) -> dict[str, Any]:
+def _identity(rows: "Input", prompts: "Prompts", sampling: "Sampling", options: dict[str, Any]) -> dict[str, Any]:
     """Return everything that decides the output, by the names of the options."""
     return {
         "input": rows.fingerprint,

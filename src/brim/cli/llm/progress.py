@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.show import human, plain, tenths_told
+from brim.cli.show import human, tenths_told
+from brim.cli.terminal import plain
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 import click
 
-from brim.core.served import last_words
-from brim.llm.llama import CONTEXT, LlamaServer
+from brim.llm.config import CONTEXT
 
 DEFAULT_PORT = 8080
 """The default port of llama.cpp's own server."""
@@ -48,6 +47,9 @@ def serve(model: str | None, port: int, slots: int, threads: int | None, context
 
     Exit status: 130 interrupted, 2 the server could not be started or ended unexpectedly.
     """
+    from brim.core.served import last_words
+    from brim.llm.llama import LlamaServer
+
     server = LlamaServer(model, port=port, slots=slots, threads=threads, context=context, embedding=embedding)
     with server:
         click.echo(f"serving {server.model} with {slots} slots on {server.url}; Ctrl-C ends it", err=True)

@@ -3,25 +3,24 @@ edges.
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brim.analyze.capacity.search import Capacity
-from brim.analyze.counts import check_one_length
-from brim.analyze.histogram import compute_length_histogram
-from brim.analyze.report import BatchingEfficiencyReport, create_efficiency_report
-from brim.analyze.strategies import bucket_flags
-from brim.analyze.suggest import MEASURES, BucketSuggestion, suggest_bucket_edges
 from brim.cli.lengths import cache_option
 from brim.cli.options import edges_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_drawing, show_json, show_prose, show_table, width_option
 from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError
-from brim.data.lengths import LengthCache
-from brim.plan.buckets import BucketSpec
-from brim.plan.edges import OptimizationGoal
+from brim.plan.goal import OptimizationGoal
+
+if TYPE_CHECKING:
+    from brim.analyze.report import BatchingEfficiencyReport
+    from brim.analyze.suggest import BucketSuggestion
+    from brim.data.lengths import LengthCache
+    from brim.plan.buckets import BucketSpec
 
 GOALS = {
     "waste": OptimizationGoal.MINIMIZE_WASTE,
@@ -92,6 +91,9 @@ def analyze(
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
+    from brim.analyze.report import create_efficiency_report
+    from brim.data.lengths import LengthCache
+
     if output is not None:
         check_output(output, force=force, what="a report of this command", ours=marked(b'{\n  "token_budget": '))
     table = LengthCache.load(cache)
@@ -118,7 +120,9 @@ def _capacity(path: str) -> Capacity:
     return capacity
 
 
-def _spec(table: LengthCache, edges: tuple[int, ...] | None, overflow_max: int | None) -> BucketSpec | None:
+def _spec(table: "LengthCache", edges: tuple[int, ...] | None, overflow_max: int | None) -> "BucketSpec | None":
+    from brim.plan.buckets import BucketSpec
+
     if edges is None:
         if overflow_max is not None:
             raise OptionError("--overflow-max needs --bucket-edges")
@@ -128,7 +132,7 @@ def _spec(table: LengthCache, edges: tuple[int, ...] | None, overflow_max: int |
     return BucketSpec.covering(edges, overflow_max or int(table.lengths.max(initial=1)))
 
 
-def _show(report: BatchingEfficiencyReport, width: int) -> None:
+def _show(report: "BatchingEfficiencyReport", width: int) -> None:
     edges = () if report.analysis is None else report.analysis.bucket_spec.widths
     show_drawing(lambda fits: report.histogram.to_ascii(fits, edges=edges), width)
     click.echo()
@@ -175,6 +179,12 @@ def suggest(
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
+    from brim.analyze.counts import check_one_length
+    from brim.analyze.histogram import compute_length_histogram
+    from brim.analyze.strategies import bucket_flags
+    from brim.analyze.suggest import MEASURES, suggest_bucket_edges
+    from brim.data.lengths import LengthCache
+
     table = LengthCache.load(cache)
     check_one_length(table, "bucket edges")
     histogram = compute_length_histogram(table)
@@ -197,7 +207,7 @@ def suggest(
     show_prose(f"No other edges have a smaller sum of {MEASURES[wanted]}.")
 
 
-def _row(one: BucketSuggestion, found: dict[OptimizationGoal, BucketSuggestion]) -> list[str]:
+def _row(one: "BucketSuggestion", found: "dict[OptimizationGoal, BucketSuggestion]") -> list[str]:
     """Return a row of the table. Attention is relative to its minimum over all goals."""
     least = found[OptimizationGoal.MINIMIZE_MEMORY].cost
     samples = max(bucket.sample_count for bucket in one.analysis.buckets) / one.analysis.num_samples

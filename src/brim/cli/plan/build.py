@@ -9,9 +9,6 @@ from brim.cli.options import config_from, planning_options
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
-from brim.data.lengths import LengthCache
-from brim.plan.plan import BatchPlan
-from brim.plan.store import read_index, save_shards
 
 
 @click.command()
@@ -34,6 +31,10 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
+    from brim.plan.store import read_index
+
     plan = BatchPlan.build(LengthCache.load(lengths), config_from(options), num_epochs=epochs)
     with counting_progress("planning epochs") as progress:
         plan.save(output, lazy=lazy, progress=progress)
@@ -74,6 +75,9 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
 
     Exit status: 0 written, 2 the options or the plan are wrong.
     """
+    from brim.plan.plan import BatchPlan
+    from brim.plan.store import save_shards
+
     plan = BatchPlan.load(path)
     if world_size < 1:
         raise OptionError(f"world_size must be at least 1, got {world_size}")

@@ -1,17 +1,17 @@
 """`brim plan info`: the contents of a plan."""
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
-from brim.plan.company import meet_again
-from brim.plan.epoch import EpochPlan
-from brim.plan.plan import BatchPlan
+
+if TYPE_CHECKING:
+    from brim.plan.epoch import EpochPlan
+    from brim.plan.plan import BatchPlan
 
 
 @click.command()
@@ -40,6 +40,8 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
 
     Exit status: 0 shown, 2 the plan is missing or damaged.
     """
+    from brim.plan.plan import BatchPlan
+
     plan = BatchPlan.load(path)
     if rank is not None and world_size is None:
         raise OptionError("--rank needs --world-size")
@@ -70,7 +72,7 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
         show_table(list(microbatches[0]), [list(row.values()) for row in microbatches])
 
 
-def _facts(plan: BatchPlan) -> dict[str, Any]:
+def _facts(plan: "BatchPlan") -> dict[str, Any]:
     counts, table = plan.counts, plan.table
     facts: dict[str, Any] = {
         "samples": counts.samples,
@@ -91,7 +93,9 @@ def _facts(plan: BatchPlan) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _epoch(plan: BatchPlan, number: int) -> dict[str, Any]:
+def _epoch(plan: "BatchPlan", number: int) -> dict[str, Any]:
+    import numpy as np
+
     view = plan.get_epoch(number)
     columns, places = view.columns, view.places[view.places >= 0]
     shapes = Counter(zip(np.diff(columns.row_ptr)[places].tolist(), columns.width[places].tolist(), strict=True))
@@ -108,14 +112,16 @@ def _epoch(plan: BatchPlan, number: int) -> dict[str, Any]:
     }
 
 
-def _meet_again(plan: BatchPlan, number: int) -> str:
+def _meet_again(plan: "BatchPlan", number: int) -> str:
     """Return the share of the pairs of samples in a microbatch that also share one in the next epoch."""
+    from brim.plan.company import meet_again
+
     if number + 1 == plan.num_epochs or plan.share.partial:
         return "-"
     return f"{meet_again(plan.columns(number), plan.columns(number + 1), len(plan.units)):.1%}"
 
 
-def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:
+def _microbatch(view: "EpochPlan", index: int) -> dict[str, Any]:
     microbatch = view[index]
     names = ", ".join(str(id) for id in microbatch.samples[:4]) + (", ..." if len(microbatch.samples) > 4 else "")
     return {
@@ -128,8 +134,10 @@ def _microbatch(view: EpochPlan, index: int) -> dict[str, Any]:
     }
 
 
-def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
+def _groups(plan: "BatchPlan") -> list[dict[str, Any]]:
     """Return the facts of each group in this share, and for nested samples its structure."""
+    import numpy as np
+
     view = plan.get_epoch(0)
     columns, names = view.columns.take(view.places[view.places >= 0]), plan.table.group_names
     if columns.group is None:
@@ -153,5 +161,5 @@ def _groups(plan: BatchPlan) -> list[dict[str, Any]]:
     return groups
 
 
-def _of_rank(plan: BatchPlan) -> str:
+def _of_rank(plan: "BatchPlan") -> str:
     return f", rank {plan.rank} of {plan.world_size}" if plan.world_size > 1 else ""

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import click
 
-from brim.analyze.plan_report.report import create_plan_report
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
-from brim.data.lengths import LengthCache
-from brim.plan.plan import BatchPlan
 
 FORMATS = ("html", "png")
 is_report = marked(b'<meta name="generator" content="brim ', b"Software\0brim")
@@ -55,6 +52,10 @@ def report(
 
     Exit status: 0 written, 2 the options are wrong, the lengths do not belong to the plan, or it is damaged.
     """
+    from brim.analyze.plan_report.report import create_plan_report
+    from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
+
     target = _target(output, kind)
     check_output(target, force=force, what="a report about a plan", ours=is_report)
     plan = BatchPlan.load(path)

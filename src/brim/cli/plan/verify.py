@@ -10,10 +10,7 @@ from click.core import ParameterSource
 from brim.cli.options import overlaid, planning_options
 from brim.cli.show import json_option, show_json
 from brim.core.errors import DamagedError
-from brim.data.lengths import LengthCache
 from brim.plan.config import BatchingConfig
-from brim.plan.plan import BatchPlan
-from brim.plan.verify import Difference, verify_plan
 
 
 @click.command()
@@ -40,6 +37,10 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
 
     Exit status: 0 it belongs to them, 1 it does not, 2 the options are wrong.
     """
+    from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
+    from brim.plan.verify import Difference, verify_plan
+
     table = LengthCache.load(lengths) if lengths is not None else None
     try:
         plan = BatchPlan.load(path)

@@ -7,7 +7,6 @@ import click
 
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.cli.train.flags import GroupedCommand
-from brim.cli.train.progress import training_progress
 
 if TYPE_CHECKING:
     from brim.train.distill.config import DistillConfig
@@ -81,6 +80,7 @@ def distill(
     Exit status: 0 trained, and every seed improves; 1 trained, and one does not, or stopped by a signal; 2 the options
     or files are wrong, or training failed.
     """
+    from brim.cli.train.progress import training_progress
     from brim.core.extras import need
     from brim.train.distill.run import train_distill
 

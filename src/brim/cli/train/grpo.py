@@ -20,7 +20,6 @@ from brim.cli.train.flags import (
     schedule_flag,
     tokenizer_flag,
 )
-from brim.cli.train.grpo_progress import grpo_progress
 
 DEFAULT_OUTPUT = "checkpoints/grpo"
 GYM = {
@@ -250,6 +249,7 @@ def grpo(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
     failed.
     """
+    from brim.cli.train.grpo_progress import grpo_progress
     from brim.plan.distributed import DistributedConfig
     from brim.train.grpo.run import train_grpo
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.cli.llm.progress import duration
-from brim.cli.show import human, plain
+from brim.cli.show import human
+from brim.cli.terminal import plain
 
 LINES = 20
 """Lines of a whole run where there is no terminal."""

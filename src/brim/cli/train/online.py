@@ -24,7 +24,6 @@ from brim.cli.train.flags import (
     resume_flag,
     tokenizer_flag,
 )
-from brim.cli.train.progress import playing_progress
 
 GYM = {
     "gym_host": "host",
@@ -211,6 +210,7 @@ def _split(
 
 def run_online(config: Any, resume: Path | None, *, talk: bool, bar: Any) -> dict[str, Any]:
     """Train, and return the result and the facts to show at the end."""
+    from brim.cli.train.progress import playing_progress
     from brim.train.online.run import train_online
 
     with playing_progress(quiet=not talk, every=config.log_every) as hooks:

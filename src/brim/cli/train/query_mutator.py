@@ -18,7 +18,6 @@ from brim.cli.train.flags import (
     resume_flag,
     schedule_flag,
 )
-from brim.cli.train.query_progress import query_progress
 
 DEFAULT_OUTPUT = "checkpoints/query-mutator"
 REWARDS = ("exact", "numeric", "agreement", "similarity", "judge")
@@ -198,6 +197,7 @@ def query_mutator(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
     failed.
     """
+    from brim.cli.train.query_progress import query_progress
     from brim.train.query.run import train_query_mutator
 
     config, resume = _config(ctx, options)

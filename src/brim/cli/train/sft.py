@@ -35,9 +35,7 @@ from brim.cli.train.online import (
     run_online,
 )
 from brim.cli.train.outputs import latest_output, new_output
-from brim.cli.train.progress import training_progress
 from brim.data.rows.format import RowFormat
-from brim.plan.distributed import DistributedConfig
 
 DEFAULT_OUTPUT = "checkpoints/sft"
 
@@ -110,6 +108,8 @@ def sft(ctx: click.Context, **options: Any) -> None:
 
 def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
     """Train as the options of a command say, and show the result. `brim train online` calls this too."""
+    from brim.cli.train.progress import training_progress
+    from brim.plan.distributed import DistributedConfig
     from brim.train.checkpoint import find_checkpoint
     from brim.train.sft import train_sft
 
@@ -180,6 +180,7 @@ def _tell_what_next(ctx: click.Context, output: str, result: Any) -> None:
 def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
     """Return the options of a new run, and whether it plays."""
     from brim.plan.config import BatchingConfig
+    from brim.plan.distributed import DistributedConfig
     from brim.train.config import SftConfig
 
     plays = options["online"]

@@ -10,6 +10,8 @@ from brim.core.options import check_counts, one_of
 from brim.envs.arc.operations import OPERATIONS, ArcOperation
 
 LARGEST = 30
+Split = Literal["train", "eval", "all"]
+"""Part of a published data set."""
 """Rows and columns of the largest grid of ARC."""
 
 EpisodeMode = Literal["train", "test"]

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from brim.core.errors import OptionError
 from brim.core.options import check_counts, one_of
-from brim.core.rng import raw_bits
 from brim.envs.episode import DIFFICULTIES, LEVELS
 from brim.envs.puzzle.games import QUICK, EpisodeSpec, game
-from brim.envs.puzzle.wire.transport import TRANSPORTS, TransportName
+from brim.envs.puzzle.wire.names import TRANSPORTS, TransportName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +133,8 @@ class GymConfig:
 
     def episode(self, number: int) -> EpisodeSpec:
         """Episode `number` of a run: a function of the seed, the games and the difficulties alone."""
+        from brim.core.rng import raw_bits  # NumPy: the options themselves are read without it
+
         games = self.games or QUICK
         which, how, seed = (int(word) for word in raw_bits(3, seed=self.seed, purpose="gym/episode", epoch=number))
         return EpisodeSpec(

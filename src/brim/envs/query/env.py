@@ -19,7 +19,8 @@ from brim.envs.query.attempt import Question, Reward
 from brim.envs.query.config import QueryConfig
 from brim.envs.query.lane import Lane, LaneState, Outcome
 from brim.envs.query.task import QueryTask
-from brim.llm.pool import LOCAL, AnyServer, LLMPool
+from brim.llm.config import LOCAL
+from brim.llm.pool import AnyServer, LLMPool
 
 if TYPE_CHECKING:
     import gymnasium

@@ -1,6 +1,6 @@
+from brim.stream.arc.config import ArcSampleConfig as ArcSampleConfig
 from brim.stream.arc.decode import decode_action as decode_action
 from brim.stream.arc.decode import decode_tokens as decode_tokens
-from brim.stream.arc.samples import ArcSampleConfig as ArcSampleConfig
 from brim.stream.arc.samples import ArcSampler as ArcSampler
 from brim.stream.arc.samples import write_rows as write_rows
 from brim.stream.arc.stream import ArcEpisodeStream as ArcEpisodeStream

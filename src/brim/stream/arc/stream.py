@@ -20,7 +20,8 @@ from brim.data.lengths import LengthCache
 from brim.data.tokenizer.arc import ArcTokenizer
 from brim.envs.arc.episodes.episode import ArcEpisode
 from brim.envs.arc.episodes.files import episodes_bytes, read_episodes
-from brim.stream.arc.samples import ArcSampleConfig, ArcSampler, status_of
+from brim.stream.arc.config import ArcSampleConfig
+from brim.stream.arc.samples import ArcSampler, status_of
 from brim.stream.offline.positioned import PositionedStream
 from brim.stream.protocols import StreamState
 from brim.stream.sample import StreamSample

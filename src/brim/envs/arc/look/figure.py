@@ -10,6 +10,7 @@ from typing import NamedTuple
 from brim.core.errors import OptionError
 from brim.core.options import check_counts
 from brim.envs.arc.look.font import ADVANCE, HEIGHT, ascii_text
+from brim.envs.arc.look.limits import CELL, LARGEST_CELL
 from brim.envs.arc.look.scene import Grid, Group, Mask, Panel, Scene
 
 MARGIN = 8
@@ -20,8 +21,6 @@ ARROW = 40
 """Pixels that an arrow takes, with the room around it."""
 WIDEST = 1200
 """Pixels after which groups wrap into another row."""
-LARGEST_CELL = 64
-CELL = 16
 
 
 class PlacedGrid(NamedTuple):

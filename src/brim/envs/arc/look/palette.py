@@ -11,11 +11,13 @@ says "blue" or "orange" stays true: the differences come from lightness, which n
 
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from brim.core.options import one_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 COLOUR_NAMES = ("black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "cyan", "maroon")
 """Names of the colours 0 to 9, which are true in every palette."""
@@ -35,8 +37,10 @@ class Palette:
         return tuple("#000000" if _luminance(colour) > _MIDDLE else "#ffffff" for colour in self.colours)
 
     @cached_property
-    def rgb(self) -> NDArray[np.uint8]:
+    def rgb(self) -> "NDArray[np.uint8]":
         """[10, 3]: red, green and blue of the cells 0 to 9."""
+        import numpy as np
+
         return np.array([rgb_of(colour) for colour in self.colours], np.uint8)
 
 

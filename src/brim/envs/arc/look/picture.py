@@ -7,8 +7,9 @@ from brim.core.atomic import atomic_file
 from brim.core.errors import DataError, OptionError, did_you_mean
 from brim.envs.arc.episodes.episode import ArcEpisode
 from brim.envs.arc.look.ansi import TERMINAL, draw_scene
-from brim.envs.arc.look.figure import CELL, lay_out
+from brim.envs.arc.look.figure import lay_out
 from brim.envs.arc.look.gif import gif_bytes
+from brim.envs.arc.look.limits import CELL, DELAY, LAST, LONGEST_DELAY
 from brim.envs.arc.look.png import png_bytes
 from brim.envs.arc.look.raster import colour_table, paint
 from brim.envs.arc.look.scene import Scene, episode_scene, frame_scenes, scene_of_state, task_scene
@@ -23,10 +24,6 @@ FORMATS = {
     ".txt": "digits",
     ".ans": "digits in colour, for a terminal",
 }
-DELAY = 0.5
-LAST = 4
-"""How many times as long as the others the last frame of an animation is shown."""
-LONGEST_DELAY = 60.0
 MARK = "(brim arc picture)"
 """Last line of every text, by which an earlier one is recognised."""
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from brim.core.errors import OptionError
 from brim.envs.arc.episodes.episode import ArcEpisode
-from brim.envs.arc.look.figure import ARROW, CELL, Figure, PlacedGrid, lay_out
+from brim.envs.arc.look.figure import ARROW, Figure, PlacedGrid, lay_out
 from brim.envs.arc.look.font import text_pixels
+from brim.envs.arc.look.limits import CELL
 from brim.envs.arc.look.palette import palette as find_palette
 from brim.envs.arc.look.palette import rgb_of
 from brim.envs.arc.look.scene import Mask, Scene, episode_scene, state_scene, task_scene

@@ -8,15 +8,13 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from brim.core.errors import DataError, MissingExtraError, OptionError, did_you_mean
 from brim.core.options import check_counts, one_of
-from brim.envs.arc.config import LARGEST
+from brim.envs.arc.config import LARGEST, Split
 from brim.envs.arc.tasks.files import make_task, read_json, read_tasks
 from brim.envs.arc.tasks.task import JaxArcTask
-
-Split = Literal["train", "eval", "all"]
 
 
 class Dataset(NamedTuple):

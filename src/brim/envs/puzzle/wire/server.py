@@ -10,15 +10,12 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from brim.core.errors import MissingExtraError
 from brim.core.options import one_of
 from brim.core.served import Served, end_with_input
 from brim.envs.puzzle.wire.errors import ConnectionFailed
-
-ServerTransport = Literal["tcp", "telnet", "websocket"]
-SERVER_TRANSPORTS: tuple[ServerTransport, ...] = ("tcp", "telnet", "websocket")
+from brim.envs.puzzle.wire.names import SERVER_TRANSPORTS, ServerTransport
 
 _CONFIG = """\
 host: {host}

@@ -19,7 +19,8 @@ import orjson
 
 from brim.envs.puzzle.games import EpisodeSpec, Game, game
 from brim.envs.puzzle.wire.errors import ProtocolError, PuzzleError
-from brim.envs.puzzle.wire.transport import Connection, TransportName, connect
+from brim.envs.puzzle.wire.names import TransportName
+from brim.envs.puzzle.wire.transport import Connection, connect
 
 MAX_REPLY = 1 << 24
 """Upper limit of the bytes of a reply, which may include the replay of a long episode."""

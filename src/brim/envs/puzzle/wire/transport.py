@@ -9,16 +9,15 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from brim.core.errors import MissingExtraError
 from brim.core.extras import need
 from brim.core.options import one_of
 from brim.envs.puzzle.wire.errors import ConnectionFailed, ProtocolError, PuzzleError, ServerClosed, ServerTimeout
 from brim.envs.puzzle.wire.lines import IAC, MAX_LINE, EchoFilter, Lines, TelnetFilter
+from brim.envs.puzzle.wire.names import TRANSPORTS, TransportName
 
-TransportName = Literal["auto", "tcp", "telnet", "websocket"]
-TRANSPORTS: tuple[TransportName, ...] = ("auto", "tcp", "telnet", "websocket")
 _CHUNK = 1 << 16
 
 
