@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import click
 
 from brim import __version__
-from brim.core.display import visible
 from brim.core.errors import BrimError, did_you_mean
 
 Tree = Mapping[str, "tuple[str, str | Tree]"]
@@ -92,6 +91,8 @@ def _outcome(app: click.Command, name: str) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrimError as error:
+        from brim.core.display import visible
+
         # Messages quote names from data, which must not control the terminal.
         click.echo(f"{type(error).__name__}: {visible(str(error), keep=chr(10))}", err=True)
         return 2

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.batch.files.manifest import TOKENS, batch_file
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
@@ -69,11 +68,12 @@ def write(
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    if (rank is None) != (world_size is None):
+        raise OptionError("--rank and --world-size are given together or not at all")
+    from brim.batch.files.manifest import TOKENS
     from brim.batch.files.writer import BatchWriter
     from brim.plan.plan import BatchPlan
 
-    if (rank is None) != (world_size is None):
-        raise OptionError("--rank and --world-size are given together or not at all")
     plan = BatchPlan.load(path)
     if rank is not None and world_size is not None:
         plan = plan.shard(rank, world_size)
@@ -198,6 +198,8 @@ def show(ctx: click.Context, path: str, epoch: int | None, number: int | None, a
 
 
 def _epoch(reader: "BatchReader", epoch: int) -> dict[str, Any]:
+    from brim.batch.files.manifest import batch_file
+
     files, view = reader.files(epoch), reader.iter_epoch_specs(epoch)
     folder = batch_file(reader.directory, epoch, 0).parent
     return {

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.analyze.capacity.plot import USER, save_plot
-from brim.analyze.capacity.search import Capacity, Search, Trial, bytes_text, find_capacity, seconds_text
-from brim.analyze.plots import MARKS, check_plot
 from brim.cli.options import attention_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
-from brim.train.config import SftConfig
 
 if TYPE_CHECKING:
+    from brim.analyze.capacity.search import Capacity, Trial
     from brim.train.measured_step import TrainingTrial
 
 Attempt = Callable[[int], "Trial"]
@@ -116,9 +113,11 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
 
     Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
     """
-    from brim.analyze.capacity.attempts import Attempts
-
     _check_files(output, plot, force)
+    from brim.analyze.capacity.attempts import Attempts
+    from brim.analyze.capacity.plot import save_plot
+    from brim.analyze.capacity.search import Search, find_capacity
+
     trial = _trial(options)
     multiple = MULTIPLE if trial.layout == "packed" else trial.length
     search = Search(
@@ -143,6 +142,9 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
 
 def _check_files(output: str | None, plot: str | None, force: bool) -> None:
     """Refuse outputs that cannot or must not be written, before anything is measured."""
+    from brim.analyze.capacity.plot import USER
+    from brim.analyze.plots import MARKS, check_plot
+
     if plot is not None:
         check_plot(plot, user=USER)
         check_output(plot, force=force, what="a plot of this command", ours=marked(*MARKS))
@@ -153,11 +155,12 @@ def _check_files(output: str | None, plot: str | None, force: bool) -> None:
 
 
 def _trial(options: dict[str, Any]) -> "TrainingTrial":
-    from brim.data.lengths import LengthCache
-    from brim.train.measured_step import TrainingTrial, draw_lengths
-
     if options["lengths"] is not None and options["length"] is not None:
         raise OptionError("give --length or --lengths, not both")
+    from brim.data.lengths import LengthCache
+    from brim.train.config import SftConfig
+    from brim.train.measured_step import TrainingTrial, draw_lengths
+
     length, drawn, tokenizer = LENGTH if options["length"] is None else options["length"], None, options["tokenizer"]
     if options["lengths"] is not None:
         table = LengthCache.load(options["lengths"])
@@ -179,7 +182,7 @@ def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, N
     status = console.status("loading the model")
 
     def shown(attempt: Attempt) -> Attempt:
-        def attempt_and_tell(size: int) -> Trial:
+        def attempt_and_tell(size: int) -> "Trial":
             status.update(f"trying {size:,} tokens")
             trial = attempt(size)
             console.print(_line(trial))
@@ -191,7 +194,9 @@ def _progress(*, quiet: bool) -> Generator[Callable[[Attempt], Attempt], None, N
         yield shown
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: "Trial") -> str:
+    from brim.analyze.capacity.search import bytes_text, seconds_text
+
     if trial.fits:
         return (
             f"{trial.size:,} tokens: {seconds_text(trial.seconds)} s, {human(trial.rate)} tokens/s, "
@@ -200,7 +205,9 @@ def _line(trial: Trial) -> str:
     return f"{trial.size:,} tokens: {trial.why}{f', {trial.detail}' if trial.detail else ''}"
 
 
-def _show(capacity: Capacity) -> None:
+def _show(capacity: "Capacity") -> None:
+    from brim.analyze.capacity.search import bytes_text
+
     facts = capacity.measured
     shown = {
         "model": f"{facts['model']}, {human(facts['trained_weights'])} of {human(facts['weights'])} weights trained, "
@@ -216,7 +223,7 @@ def _show(capacity: Capacity) -> None:
     show_prose(capacity.advice, plan_with(capacity))
 
 
-def plan_with(capacity: Capacity) -> str:
+def plan_with(capacity: "Capacity") -> str:
     """Return advice on the budget: fast enough, and large enough for the longest sample if that fits."""
     longest, largest = capacity.measured["length"], capacity.largest.size
     pack = " --pack" if capacity.measured["layout"] == "packed" else ""
@@ -238,6 +245,6 @@ def _lengths(facts: Any) -> str:
     return f"lengths drawn from the data, up to {facts['length']:,}" if drawn else f"all of {facts['length']:,} tokens"
 
 
-def _title(capacity: Capacity) -> str:
+def _title(capacity: "Capacity") -> str:
     facts = capacity.measured
     return f"{facts['model']}, {facts['layout']}, {_lengths(facts)}; {facts['device']}, {facts['cores']} cores"

@@ -15,6 +15,7 @@ from brim.cli.output import check_output, force_option
 from brim.cli.plan.report import is_report
 from brim.cli.sample_data import is_sample_data
 from brim.cli.show import measuring_progress, show_table
+from brim.core.options import check_counts
 from brim.plan.config import BatchingConfig, PackingConfig
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def demo(
 
     Exit status: 0 every check held, 1 one did not, 2 the options are wrong.
     """
+    check_counts(num_samples=count, token_budget=budget)
     from brim.analyze.plan_report.report import check_report
 
     page = Path(report or ("brim-demo.html" if output is None else Path(output, "report.html")))

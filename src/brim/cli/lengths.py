@@ -8,11 +8,11 @@ from click.core import ParameterSource
 
 from brim.cli.options import ROWS, group_flag, row_flags
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
-from brim.core.atomic import check_target
+from brim.core.options import check_counts
 from brim.data.rows.format import RowFormat
 
 if TYPE_CHECKING:
-    from brim.data.lengths import LengthCache
+    pass
 
 cache_option = click.option(
     "-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read."
@@ -114,23 +114,13 @@ def build(
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
-    from brim.data.measure import build_lengths, check_output
-    from brim.data.nested.lengths import charge_axes
-    from brim.data.nested.open import open_nested
-
-    if nested or root is not None or axis_costs or _always_nested(Path(data)):
-        given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        if useless := sorted(
-            given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}
-        ):
-            raise click.UsageError(
-                f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text"
-            )
-        check_target(output)
-        check_output(Path(output), Path(data))
-        source = open_nested(data, root=root, id_field=rows["id_field"])
-        return _build_nested(source.table if not axis_costs else charge_axes(source.table, axis_costs), output, as_json)
     format = RowFormat(**{name: rows[name] for name in ROWS})  # pyright: ignore[reportArgumentType]  checked there
+    if nested or root is not None or axis_costs or _always_nested(Path(data)):
+        _refuse_text(ctx)
+        _build_nested(data, output, root, rows["id_field"], axis_costs, as_json)
+        return
+    from brim.data.measure import build_lengths
+
     with measuring_progress(quiet) as progress:
         built = build_lengths(data, output, tokenizer, format, workers=workers, torn=torn, progress=progress)  # pyright: ignore[reportArgumentType]
     cache = built.cache
@@ -157,9 +147,29 @@ def _always_nested(data: Path) -> bool:
     return not suffixes.isdisjoint(HDF5_SUFFIXES + NPZ_SUFFIXES)
 
 
-def _build_nested(table: "LengthCache", output: str, as_json: bool) -> None:
+def _refuse_text(ctx: click.Context) -> None:
+    """Refuse the flags that concern text."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    if useless := sorted(given - {"data", "output", "id_field", "nested", "root", "axis_costs", "quiet", "as_json"}):
+        raise click.UsageError(f"--{useless[0].replace('_', '-')} has no effect on nested samples, which have no text")
+
+
+def _build_nested(
+    data: str, output: str, root: str | None, id_field: str | None, axis_costs: dict[str, int], as_json: bool
+) -> None:
+    """Measure nested samples, and show their groups."""
     import numpy as np
 
+    from brim.core.atomic import check_target
+    from brim.data.measure import check_output
+    from brim.data.nested.lengths import charge_axes
+    from brim.data.nested.open import open_nested
+
+    check_target(output)
+    check_output(Path(output), Path(data))
+    table = open_nested(data, root=root, id_field=id_field).table
+    if axis_costs:
+        table = charge_axes(table, axis_costs)
     table.save(output)
     assert table.groups is not None  # one for each structure
     counts = np.bincount(table.groups, minlength=len(table.group_names)).tolist()
@@ -229,6 +239,7 @@ def histogram(cache: str, bins: int, bin_width: int | None, width: int, as_json:
 
     Exit status: 0 shown, 2 the cache is missing or damaged.
     """
+    check_counts(bins=bins, bin_width=bin_width)
     from brim.analyze.histogram import compute_length_histogram
     from brim.data.lengths import LengthCache
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from brim.core.atomic import check_target
 from brim.core.errors import OptionError
 
 ENDS = 4096
@@ -23,6 +22,8 @@ def check_output(path: str | Path, *, force: bool, what: str, ours: Callable[[Pa
     Raises:
         OptionError: The file is something else and `force` is not set, or it cannot be written.
     """
+    from brim.core.atomic import check_target
+
     check_target(path)
     target = Path(path)
     if force or not target.is_file() or not target.stat().st_size or ours(target):

@@ -38,14 +38,14 @@ def sample_data(ctx: click.Context, count: int, output: str, seed: int, dataset:
 
     Exit status: 0 written, 2 the options are wrong.
     """
-    from brim.data.synthetic import write_sample_data
-
     if dataset is not None:
         for name in ("count", "seed"):
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise click.UsageError("--dataset writes all prompts in their order; leave out -n and -s")
         return _write_solutions(dataset, output, force=force)
     check_output(output, force=force, what="sample data", ours=is_sample_data)
+    from brim.data.synthetic import write_sample_data
+
     write_sample_data(output, count, seed=seed)
     click.echo(f"{count:,} rows written to {output}", err=True)
 

@@ -12,7 +12,6 @@ A message says what is wrong, where, and what to do. The command prints it as on
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class BrimError(Exception):
@@ -50,5 +49,7 @@ def unreadable(path: object, what: str, error: Exception) -> DataError:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a sentence to append to an error message, such as ' Did you mean "response"?', or an empty string."""
+    from difflib import get_close_matches  # only an error needs it
+
     close = get_close_matches(word, list(known), n=1)
     return f' Did you mean "{close[0]}"?' if close else ""

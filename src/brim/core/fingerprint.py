@@ -2,10 +2,10 @@
 
 Every part is written with its kind and its size before its bytes, so ("ab", "c") and ("a", "bc") differ, and so do 1,
 1.0 and "1". Arrays are hashed as little-endian columns: the same numbers give the same fingerprint on every machine.
+
+hashlib and json are imported when they are used: options have fingerprints, and the help of commands shows options.
 """
 
-import hashlib
-import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ class Hash(Protocol):
 
 def new_hash() -> Hash:
     """The hash behind every fingerprint and checksum of ours."""
+    import hashlib
+
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
@@ -52,6 +54,8 @@ def fingerprint(**parts: Any) -> str:
 
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys and no blanks: equal values, equal bytes."""
+    import json
+
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -3,10 +3,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from brim.core.errors import OptionError
-from brim.plan.epoch import MicrobatchSpec
-from brim.plan.plan import BatchPlan
+
+if TYPE_CHECKING:
+    from brim.plan.epoch import MicrobatchSpec
+    from brim.plan.plan import BatchPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +90,13 @@ LAUNCHERS: tuple[Mapping[str, str], ...] = (
 )
 
 
-def shard_batch_plan(plan: BatchPlan, config: DistributedConfig | None = None) -> BatchPlan:
+def shard_batch_plan(plan: "BatchPlan", config: DistributedConfig | None = None) -> "BatchPlan":
     """Return the share of one process: of `config`, or by default as the launcher's environment variables say."""
     config = config or DistributedConfig.from_env()
     return plan.shard(config.rank, config.world_size)
 
 
-def interleave_microbatches(microbatches: Sequence[MicrobatchSpec]) -> list[MicrobatchSpec]:
+def interleave_microbatches(microbatches: "Sequence[MicrobatchSpec]") -> "list[MicrobatchSpec]":
     """Spread every bucket evenly over the sequence, so that any stretch of it, and any rank, sees about the same mix.
 
     Item j of a bucket with c items is placed at the fraction (j + 1/2) / c of the sequence. Microbatches are

@@ -93,10 +93,10 @@ def bench(quiet: bool, as_json: bool, **options: Any) -> None:
 
     Exit status: 0 measured, 2 the options or the data are wrong.
     """
-    from brim.envs.arc.tasks.bank import build_bank
-
     if not 0 < options["seconds"] <= LONGEST:
         raise OptionError(f"--seconds must be above 0 and at most {LONGEST}, got {options['seconds']}")
+    from brim.envs.arc.tasks.bank import build_bank
+
     tasks = chosen_tasks(**{name: options[name] for name in ("data", "split", "ids", "max_size")})
     engines, left_out = options["engines"], dict[str, str]()
     if engines is None:

@@ -49,14 +49,15 @@ def chosen_tasks(
         click.UsageError: An option has no effect on the task that is built in.
         BrimError: The data set is unknown, missing or wrong, or no task is left.
     """
-    from brim.envs.arc.tasks.datasets import load_tasks
-    from brim.envs.arc.tasks.task import create_mock_task
-
     if data == MOCK:
         for flag, value in {"--split": split, "--ids": ids, "--max-size": max_size}.items():
             if value is not None:
                 raise click.UsageError(f"{flag} has no effect on the task that is built in ({MOCK})")
+        from brim.envs.arc.tasks.task import create_mock_task
+
         return [create_mock_task()]
+    from brim.envs.arc.tasks.datasets import load_tasks
+
     return load_tasks(data, split=split, ids=ids, max_height=max_size, max_width=max_size)
 
 

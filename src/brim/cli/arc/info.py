@@ -60,9 +60,6 @@ def info(
 
     Exit status: 0 shown, 2 the options or the data are wrong.
     """
-    from brim.cli.arc.drawing import print_drawing
-    from brim.envs.arc.look.ansi import draw_task
-
     if dataset is None:
         for flag, value in {"--split": split, "--ids": ids, "--max-size": max_size, "--task": task}.items():
             if value is not None:
@@ -72,6 +69,9 @@ def info(
     elif task is not None:
         if ids is not None or max_size is not None:
             raise click.UsageError("--task draws one task; leave out --ids and --max-size")
+        from brim.cli.arc.drawing import print_drawing
+        from brim.envs.arc.look.ansi import draw_task
+
         found = one_task(dataset, task, split=split)
         show_json(_json(found)) if as_json else print_drawing(partial(draw_task, found))
     else:

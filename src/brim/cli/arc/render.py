@@ -10,7 +10,6 @@ from brim.cli.arc.data import MOCK, chosen_tasks, ids_option, max_size_option, o
 from brim.cli.arc.names import name_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_facts, show_json
-from brim.core.atomic import atomic_file
 from brim.core.errors import DataError, OptionError, did_you_mean
 from brim.envs.arc.look.limits import CELL, DELAY, LARGEST_CELL, LAST, LONGEST_DELAY
 from brim.envs.arc.look.palette import PALETTES
@@ -65,11 +64,11 @@ def render(ctx: click.Context, source: str, output: str | None, force: bool, as_
 
     Exit status: 0 drawn, 2 the options or the data are wrong.
     """
-    from brim.envs.arc.episodes.episode import ArcEpisode
-    from brim.envs.arc.look import picture
-
-    suffix = None if output is None else picture.picture_suffix(output, others=(PAGE,))
+    suffix = None if output is None else _suffix(output)
     _refuse_useless(ctx, suffix, options, as_json=as_json)
+    from brim.core.atomic import atomic_file
+    from brim.envs.arc.episodes.episode import ArcEpisode
+
     if output is not None:
         check_output(output, force=force, what="a picture of this command", ours=is_picture)
     found = _episodes(source, options) if _holds_episodes(source) else _tasks(source, options)
@@ -87,6 +86,12 @@ def render(ctx: click.Context, source: str, output: str | None, force: bool, as_
         kind = "episode" if isinstance(found[0], ArcEpisode) else "task"
         shown = f"{kind} {found[0].id}" if count == 1 else f"{count:,} {kind}s"
         show_facts({"written": output, "shows": shown, "size": f"{len(content):,} bytes"})
+
+
+def _suffix(output: str) -> str:
+    from brim.envs.arc.look import picture
+
+    return picture.picture_suffix(output, others=(PAGE,))
 
 
 def _refuse_useless(ctx: click.Context, suffix: str | None, options: dict[str, Any], *, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from brim.cli.arc.engines import ENGINES, best_engine, use_engine
 from brim.cli.arc.environments import MOST_ENVS, auto_reset_option, make_config, seed_option
 from brim.cli.output import check_output, force_option
 from brim.cli.show import counting_progress, human, json_option, show_facts, show_json, show_table
-from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError, did_you_mean
 from brim.envs.arc.config import EnvironmentConfig, EpisodeMode, SelectionFormat
 from brim.envs.arc.operations import ArcOperation
@@ -136,15 +135,16 @@ def rollout(output: str | None, record: str | None, force: bool, as_json: bool, 
 
     Exit status: 0 played, 2 the options or the data are wrong.
     """
+    if options["record_limit"] is not None and record is None:
+        raise click.UsageError("--record-limit needs --record")
     from brim.cli.arc.playing import Recording, play
+    from brim.core.atomic import atomic_file
     from brim.envs.arc.episodes import files
 
     if output is not None:
         check_output(output, force=force, what="a file of this command", ours=is_episodes)
     if record is not None:
         check_output(record, force=force, what="a file of recorded episodes", ours=files.is_episodes)
-    elif options["record_limit"] is not None:
-        raise click.UsageError("--record-limit needs --record")
     tasks = chosen_tasks(**{name: options[name] for name in ("data", "split", "ids", "max_size")})
     engine = best_engine() if options["engine"] == "auto" else options["engine"]
     arrays = use_engine(engine, user="brim arc rollout")

@@ -66,11 +66,11 @@ def samples(episodes: str, output: str, force: bool, as_json: bool, **options: A
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    config = ArcSampleConfig(**options)
+    check_output(output, force=force, what="a file of this command", ours=_is_ours)
     from brim.stream.arc.samples import write_rows
     from brim.stream.arc.stream import ArcEpisodeStream
 
-    config = ArcSampleConfig(**options)
-    check_output(output, force=force, what="a file of this command", ours=_is_ours)
     stream = ArcEpisodeStream(episodes, config)
     try:
         write_rows(output, stream)

@@ -16,6 +16,7 @@ from brim.core.options import check_counts
 from brim.generate.config import GenerationConfig, Stop
 from brim.generate.output.prompts import Prompts
 from brim.generate.prompts.example import Example
+from brim.plan.distributed import DistributedConfig
 
 is_report = marked(b'<meta name="generator" content="brim ')
 DRAWING = (*ONLY_SAMPLED, "max_new_tokens", "seed")
@@ -47,11 +48,6 @@ def generate(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 everything is generated, 1 a server gave no response to some prompts, 2 the options, the data or the
     servers are wrong, 130 interrupted.
     """
-    from brim.cli.generate.curves import load_wandb
-    from brim.cli.generate.run import show, warnings_told
-    from brim.cli.llm.answering import check_files
-    from brim.plan.distributed import DistributedConfig
-
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     main = DistributedConfig.from_env().is_main
     if options["output"] is None:
@@ -61,6 +57,12 @@ def generate(ctx: click.Context, **options: Any) -> None:
         _only_report(Path(options["output"]), page, as_json=options["as_json"])
         return
     _refuse_contradictions(options, given)
+    check_counts(G=options["samples"])
+    _config(options, ())  # refuses what cannot work before anything is read
+    from brim.cli.generate.curves import load_wandb
+    from brim.cli.generate.run import show, warnings_told
+    from brim.cli.llm.answering import check_files
+
     if options["wandb"] is not None:
         load_wandb()
     source = options["prompts"] or options["dataset"]
@@ -83,8 +85,6 @@ def _generated(output: Path, options: dict[str, Any]) -> dict[str, Any] | None:
     from brim.cli.generate.served import generate_served, served_identity
     from brim.plan.distributed import DistributedConfig
 
-    check_counts(G=options["samples"])
-    config = _config(options, ())  # refuses what cannot work before anything is read
     prompts = Prompts(_examples(options), chat=options["chat"])
     model = None if options["server"] else find_model(options)
     identity = served_identity(options) if model is None else model.identity
@@ -109,8 +109,6 @@ def _generated(output: Path, options: dict[str, Any]) -> dict[str, Any] | None:
 
 def _refuse_contradictions(options: dict[str, Any], given: set[str]) -> None:
     """Refuse options that are missing, that contradict each other, or that would have no effect."""
-    from brim.plan.distributed import DistributedConfig
-
     if options["model"] is None:
         raise click.UsageError("-m MODEL is missing")
     if options["prompts"] is None and options["dataset"] is None:

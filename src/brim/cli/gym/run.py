@@ -144,17 +144,16 @@ def run(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 played, 1 episodes ended in an error, 2 the options are wrong or the server is unreachable,
     130 interrupted.
     """
-    from brim.cli.gym.progress import playing
-    from brim.data.tokenizer.base import load_tokenizer
-    from brim.stream.replay.buffer import ReplayBuffer
-
     _refuse_useless(ctx, options)
     if options["output"] is not None:
         if not options["output"]:
             raise click.UsageError("-o needs the name of a file")
         ours = marked(b'"format":"brim.buffer/', b"brim.replay/")
         check_output(options["output"], force=options["force"], what="a replay buffer", ours=ours)
-    stream = _mock(options) if options["mock"] else _real(options, load_tokenizer(options["tokenizer"]))
+    stream = _mock(options) if options["mock"] else _real(options)
+    from brim.cli.gym.progress import playing
+    from brim.stream.replay.buffer import ReplayBuffer
+
     buffer = ReplayBuffer(max_size=options["buffer_size"], seed=options["seed"])
     try:
         with stream, playing(stream, episodes=options["num_episodes"], quiet=options["quiet"]):
@@ -198,10 +197,7 @@ def _mock(options: dict[str, Any]) -> Any:
     )
 
 
-def _real(options: dict[str, Any], tokenizer: Any) -> Any:
-    from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
-    from brim.stream.gym import GymEpisodeStream
-
+def _real(options: dict[str, Any]) -> Any:
     config = GymConfig(
         host=options["host"],
         port=options["port"],
@@ -216,6 +212,11 @@ def _real(options: dict[str, Any], tokenizer: Any) -> Any:
         max_retries=options["retries"],
         seed=options["seed"],
     )
+    from brim.data.tokenizer.base import load_tokenizer
+    from brim.envs.puzzle.policies import HintPolicy, RandomPolicy, ScriptedPolicy
+    from brim.stream.gym import GymEpisodeStream
+
+    tokenizer = load_tokenizer(options["tokenizer"])
     if options["policy"] == "scripted":
         policy = ScriptedPolicy.load(options["script"])
     else:

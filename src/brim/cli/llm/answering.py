@@ -63,12 +63,6 @@ def _is_record(path: Path) -> bool:
     return RUN.format.split("/")[0].encode() in path.read_bytes()[:200]
 
 
-def check_cache(options: dict[str, Any]) -> None:
-    """Refuse a --cache-mode without a --cache."""
-    if options["cache_mode"] is not None and options["cache"] is None:
-        raise click.UsageError(f"--cache-mode {options['cache_mode']} needs --cache FILE")
-
-
 def open_pool(options: dict[str, Any]) -> Any:
     """Return an `LLMPool` with these options."""
     from brim.llm.pool import LLMPool

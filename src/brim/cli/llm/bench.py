@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.analyze.plots import MARKS, check_plot
 from brim.cli.llm.check import rate_text, seconds_text
 from brim.cli.llm.flags import access_flags, model_option, named_servers, server_option, timeout_option
 from brim.cli.output import check_output, force_option, marked
@@ -87,6 +86,10 @@ def bench(ctx: click.Context, **options: Any) -> None:
 
     Exit status: 0 measured, 1 measured, but some requests failed, 2 the options or the server are wrong.
     """
+    if options["prompt"] is not None and options["data"] is not None:
+        raise click.UsageError("--prompt and --input exclude each other")
+    if options["prompt_field"] is not None and options["data"] is None:
+        raise click.UsageError("--prompt-field has no effect without --input")
     from brim.cli.llm.bench_plot import save_plot
     from brim.llm.measure import CURVE, measure_curve
 
@@ -118,6 +121,7 @@ def bench(ctx: click.Context, **options: Any) -> None:
 
 def _check_files(output: str | None, plot: str | None, *, force: bool) -> None:
     """Refuse outputs that cannot or must not be written, before anything is measured."""
+    from brim.analyze.plots import MARKS, check_plot
     from brim.cli.llm.bench_plot import USER
     from brim.llm.measure import CURVE
 
@@ -138,10 +142,6 @@ def _calls(prompt: str | None, data: str | None, field: str | None) -> "Sequence
     from brim.llm.answers.template import Prompts
     from brim.llm.call import Call, chat
 
-    if prompt is not None and data is not None:
-        raise click.UsageError("--prompt and --input exclude each other")
-    if field is not None and data is None:
-        raise click.UsageError("--prompt-field has no effect without --input")
     if prompt is not None:
         return [Call(messages=chat(prompt))]
     if data is None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.llm.flags import server_flags, template_flags
+from brim.cli.llm.flags import check_cache, server_flags, template_flags
 from brim.cli.show import json_option
-from brim.llm.answers.record import finished
 
 if TYPE_CHECKING:
     from brim.llm.answers.rows import Input, Row
@@ -78,9 +77,11 @@ def embed(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 every row has its vector, 1 some rows failed, 2 the options, the data or the servers are wrong,
     130 interrupted.
     """
+    here = not options["servers"] and (_is_built_in(options["model"]) or Path(options["model"]).is_dir())
+    _refuse_useless(ctx, options, here=here)
+    check_cache(options)
     from brim.cli.llm.answering import (
         ask,
-        check_cache,
         check_files,
         check_servers,
         finish,
@@ -91,14 +92,12 @@ def embed(ctx: click.Context, **options: Any) -> None:
     )
     from brim.llm.answers.ask import ask_missing, servers_lost
     from brim.llm.answers.journal import has_journal
+    from brim.llm.answers.record import finished
     from brim.llm.answers.rows import read_input
     from brim.llm.answers.template import TEXT_FIELDS, Prompts
     from brim.llm.answers.vectors import Judge, embed_missing, stored_dim, write_vectors
     from brim.llm.answers.write import Totals
 
-    here = not options["servers"] and (_is_built_in(options["model"]) or Path(options["model"]).is_dir())
-    _refuse_useless(ctx, options, here=here)
-    check_cache(options)
     prompts = Prompts(
         template=read_template(options), field=options["text_field"], usual=TEXT_FIELDS, option="--text-field"
     )

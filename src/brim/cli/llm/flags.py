@@ -1,6 +1,7 @@
 """Flags that name model servers, and those that say how servers are asked about every row of a file."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -95,6 +96,12 @@ template_flags = flags(
     click.option("--template", metavar="TEXT", help="Prompt with fields of the row in braces, such as {question}."),
     click.option("--template-file", metavar="FILE", help="File that holds the template."),
 )
+
+
+def check_cache(options: dict[str, Any]) -> None:
+    """Refuse a --cache-mode without a --cache."""
+    if options["cache_mode"] is not None and options["cache"] is None:
+        raise click.UsageError(f"--cache-mode {options['cache_mode']} needs --cache FILE")
 
 
 def named_servers(urls: Iterable[str], protocol: Protocol, key_env: str | None) -> list[Server]:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.llm.flags import server_flags, template_flags
+from brim.cli.llm.flags import check_cache, server_flags, template_flags
 from brim.cli.show import json_option
 from brim.core.options import to_dict
-from brim.llm.answers.record import finished
 
 if TYPE_CHECKING:
     from brim.llm.answers.ask import Outcome
@@ -76,9 +75,9 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 everything is answered, 1 some rows failed, 2 the options, the data or the servers are wrong,
     130 interrupted.
     """
+    check_cache(options)
     from brim.cli.llm.answering import (
         ask,
-        check_cache,
         check_files,
         check_servers,
         finish,
@@ -89,12 +88,12 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
     )
     from brim.llm.answers.ask import ask_missing, servers_lost
     from brim.llm.answers.journal import has_journal
+    from brim.llm.answers.record import finished
     from brim.llm.answers.rows import read_input
     from brim.llm.answers.template import Prompts
     from brim.llm.answers.write import Lines, count_tokens, write_answers
     from brim.llm.call import Call, Sampling
 
-    check_cache(options)
     prompts = Prompts(template=read_template(options), field=options["prompt_field"], system=options["system"])
     lines = Lines(response_field=options["response_field"], details=options["details"], samples=options["samples"])
     sampling = Sampling(**{name: options[name] for name in ("max_tokens", "temperature", "top_p", "seed", "stop")})

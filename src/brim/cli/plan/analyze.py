@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.analyze.capacity.search import Capacity
 from brim.cli.lengths import cache_option
 from brim.cli.options import edges_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import json_option, show_drawing, show_json, show_prose, show_table, width_option
-from brim.core.atomic import atomic_file
 from brim.core.errors import OptionError
+from brim.core.options import check_counts
+from brim.plan.config import check_edges
 from brim.plan.goal import OptimizationGoal
 
 if TYPE_CHECKING:
+    from brim.analyze.capacity.search import Capacity
     from brim.analyze.report import BatchingEfficiencyReport
     from brim.analyze.suggest import BucketSuggestion
     from brim.data.lengths import LengthCache
@@ -91,7 +92,14 @@ def analyze(
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
+    counts = ("token_budget", "num_buckets", "batch_size", "pack_max_len", "pad_to_multiple", "bins")
+    check_counts(overflow_max=overflow_max, **{name: options[name] for name in counts})
+    if bucket_edges is not None:
+        check_edges(bucket_edges)
+    elif overflow_max is not None:
+        raise OptionError("--overflow-max needs --bucket-edges")
     from brim.analyze.report import create_efficiency_report
+    from brim.core.atomic import atomic_file
     from brim.data.lengths import LengthCache
 
     if output is not None:
@@ -111,7 +119,9 @@ def analyze(
     show_json(report.to_dict()) if as_json else _show(report, width)
 
 
-def _capacity(path: str) -> Capacity:
+def _capacity(path: str) -> "Capacity":
+    from brim.analyze.capacity.search import Capacity
+
     capacity = Capacity.load(path)
     if capacity.unit != "tokens":
         raise OptionError(
@@ -124,8 +134,6 @@ def _spec(table: "LengthCache", edges: tuple[int, ...] | None, overflow_max: int
     from brim.plan.buckets import BucketSpec
 
     if edges is None:
-        if overflow_max is not None:
-            raise OptionError("--overflow-max needs --bucket-edges")
         return None
     if overflow_max is not None and (not edges or overflow_max != edges[-1]):
         return BucketSpec(edges=edges, overflow_max=overflow_max)
@@ -179,6 +187,7 @@ def suggest(
 
     Exit status: 0 shown, 2 the options are wrong or the cache is damaged.
     """
+    check_counts(num_buckets=num_buckets, max_length=max_length, pad_to_multiple=pad_to_multiple)
     from brim.analyze.counts import check_one_length
     from brim.analyze.histogram import compute_length_histogram
     from brim.analyze.strategies import bucket_flags

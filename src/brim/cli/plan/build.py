@@ -31,11 +31,14 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    config = config_from(options)
+    if epochs < 1:
+        raise OptionError(f"the number of epochs must be at least 1, got {epochs}")
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
     from brim.plan.store import read_index
 
-    plan = BatchPlan.build(LengthCache.load(lengths), config_from(options), num_epochs=epochs)
+    plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs)
     with counting_progress("planning epochs") as progress:
         plan.save(output, lazy=lazy, progress=progress)
     counts = plan.counts
@@ -75,12 +78,12 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
 
     Exit status: 0 written, 2 the options or the plan are wrong.
     """
+    if world_size < 1:
+        raise OptionError(f"world_size must be at least 1, got {world_size}")
     from brim.plan.plan import BatchPlan
     from brim.plan.store import save_shards
 
     plan = BatchPlan.load(path)
-    if world_size < 1:
-        raise OptionError(f"world_size must be at least 1, got {world_size}")
     with counting_progress("writing ranks") as progress:
         save_shards(plan, output, world_size, progress=progress)
     deal = plan.shard(0, world_size).deal(0)

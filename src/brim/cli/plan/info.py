@@ -40,11 +40,11 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
 
     Exit status: 0 shown, 2 the plan is missing or damaged.
     """
+    if rank is not None and world_size is None:
+        raise OptionError("--rank needs --world-size")
     from brim.plan.plan import BatchPlan
 
     plan = BatchPlan.load(path)
-    if rank is not None and world_size is None:
-        raise OptionError("--rank needs --world-size")
     if world_size is not None:
         plan = plan.shard(rank or 0, world_size)
     facts, epochs = _facts(plan), [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]

@@ -52,12 +52,12 @@ def report(
 
     Exit status: 0 written, 2 the options are wrong, the lengths do not belong to the plan, or it is damaged.
     """
+    target = _target(output, kind)
+    check_output(target, force=force, what="a report about a plan", ours=is_report)
     from brim.analyze.plan_report.report import create_plan_report
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
 
-    target = _target(output, kind)
-    check_output(target, force=force, what="a report about a plan", ours=is_report)
     plan = BatchPlan.load(path)
     table = LengthCache.load(lengths) if lengths is not None else None
     made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)

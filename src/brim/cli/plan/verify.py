@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.options import overlaid, planning_options
+from brim.cli.options import config_from, overlaid, planning_options
 from brim.cli.show import json_option, show_json
 from brim.core.errors import DamagedError
 from brim.plan.config import BatchingConfig
@@ -37,6 +37,7 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
 
     Exit status: 0 it belongs to them, 1 it does not, 2 the options are wrong.
     """
+    config_from(options)  # refuses what no plan can have, before one is read
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
     from brim.plan.verify import Difference, verify_plan

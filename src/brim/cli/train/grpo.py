@@ -249,11 +249,11 @@ def grpo(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
     failed.
     """
+    config, resume = _config(ctx, options)
     from brim.cli.train.grpo_progress import grpo_progress
     from brim.plan.distributed import DistributedConfig
     from brim.train.grpo.run import train_grpo
 
-    config, resume = _config(ctx, options)
     quiet = options["quiet"] or DistributedConfig.from_env().rank > 0
     if not quiet:
         click.echo(f"{'resuming' if resume else 'writing'} {resume or config.output}", err=True)

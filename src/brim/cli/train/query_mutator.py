@@ -197,10 +197,10 @@ def query_mutator(ctx: click.Context, **options: Any) -> None:
     Exit status: 0 trained, 1 stopped by a signal with a checkpoint, 2 the options or the data are wrong, or training
     failed.
     """
+    config, resume = _config(ctx, options)
     from brim.cli.train.query_progress import query_progress
     from brim.train.query.run import train_query_mutator
 
-    config, resume = _config(ctx, options)
     quiet = options["quiet"]
     if not quiet:
         click.echo(f"{'resuming' if resume else 'writing'} {resume or config.output}", err=True)
@@ -219,10 +219,8 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
     """Return the options of a new or resumed run, and the checkpoint to resume from."""
     from brim.cli.train.outputs import checkpoint_to_resume, new_output
     from brim.envs.query.config import QueryConfig
-    from brim.train.checkpoint import read_checkpoint
     from brim.train.ppo.config import PpoConfig
     from brim.train.query.config import QueryMutatorConfig
-    from brim.train.query.run import QueryRun
 
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     values = {name: options[name] for name in given if name not in NOT_OPTIONS}
@@ -234,6 +232,9 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
     if options["resume"] is None:
         values.setdefault("output", new_output(DEFAULT_OUTPUT))
         return QueryMutatorConfig(**values, environment=QueryConfig(**environment), ppo=PpoConfig(**ppo)), None
+    from brim.train.checkpoint import read_checkpoint
+    from brim.train.query.run import QueryRun
+
     checkpoint = checkpoint_to_resume(options, DEFAULT_OUTPUT)
     saved = QueryMutatorConfig.from_dict(read_checkpoint(checkpoint, format=QueryRun.format)["config"])
     values["output"] = str(checkpoint.parent)

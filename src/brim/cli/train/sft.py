@@ -36,6 +36,7 @@ from brim.cli.train.online import (
 )
 from brim.cli.train.outputs import latest_output, new_output
 from brim.data.rows.format import RowFormat
+from brim.plan.distributed import DistributedConfig
 
 DEFAULT_OUTPUT = "checkpoints/sft"
 
@@ -108,10 +109,7 @@ def sft(ctx: click.Context, **options: Any) -> None:
 
 def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
     """Train as the options of a command say, and show the result. `brim train online` calls this too."""
-    from brim.cli.train.progress import training_progress
-    from brim.plan.distributed import DistributedConfig
     from brim.train.checkpoint import find_checkpoint
-    from brim.train.sft import train_sft
 
     main, quiet = DistributedConfig.from_env().is_main, options["quiet"]
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
@@ -136,6 +134,9 @@ def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
         more = run_online(config, resume, talk=talk, bar=bar)
         result = more.pop("result")
     else:
+        from brim.cli.train.progress import training_progress
+        from brim.train.sft import train_sft
+
         with training_progress(quiet=not talk, every=config.log_every) as on_step:
             result = train_sft(
                 config, resume=resume, on_step=on_step, on_message=lambda text: click.echo(text, err=True), bar=bar
@@ -180,7 +181,6 @@ def _tell_what_next(ctx: click.Context, output: str, result: Any) -> None:
 def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
     """Return the options of a new run, and whether it plays."""
     from brim.plan.config import BatchingConfig
-    from brim.plan.distributed import DistributedConfig
     from brim.train.config import SftConfig
 
     plays = options["online"]

@@ -15,7 +15,6 @@ before anything is measured.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from brim.core.errors import DataError, OptionError, did_you_mean
@@ -193,6 +192,8 @@ def _keys(row: Row) -> str:
 def _suggestion(row: Row, field: str, name: str) -> str:
     if name not in ("prompt", "response", "text", "id", "group"):
         return did_you_mean(field, row)
+    from difflib import get_close_matches
+
     found = next((known for known in SYNONYMS.get(name, ()) if known in row), None) or next(
         iter(get_close_matches(field, row, n=1)), None
     )
