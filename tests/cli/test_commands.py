@@ -273,29 +273,6 @@ def test_a_closed_pipe_is_no_error(here):
     assert "Traceback" not in done.stderr
 
 
-def test_every_command_has_help_with_examples(tmp_path):
-    for tree, words in _commands():
-        help = run([tree, *words, "--help"], tmp_path, COLUMNS="80").stdout
-        assert "Examples:" in help
-        assert "Exit status:" in help
-        assert max(len(line) for line in help.splitlines()) <= 100
-
-
-def _commands():
-    from brim.cli import TREE
-    from brim.cli.lazarus import TREE as LAZARUS
-
-    def walk(tree, words):
-        for name, (_, second) in tree.items():
-            if isinstance(second, str):
-                yield [*words, name]
-            else:
-                yield from walk(second, [*words, name])
-
-    yield from (("brim", words) for words in walk(TREE, []))
-    yield from (("lazarus", words) for words in walk(LAZARUS, []))
-
-
 def test_python_dash_m_is_the_command(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "brim", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -21,10 +21,18 @@ from subprocess import CompletedProcess
 CONTEXT = multiprocessing.get_context("forkserver")
 LIGHT = [
     "brim.cli.lazarus",
-    "brim.cli.lengths",
     "brim.cli.batch",
+    "brim.cli.plan.analyze",
+    "brim.cli.terminal",
+    "brim.analyze.histogram",
     "brim.analyze.strategies",
+    "brim.batch.files.reader",
+    "brim.batch.files.writer",
+    "brim.data.measure",
+    "brim.data.nested.open",
+    "brim.data.tokenize",
     "brim.plan.verify",
+    "rich.progress",
     "tokenizers",
 ]
 HEAVY = [
@@ -38,6 +46,9 @@ HEAVY = [
     "brim.cli.train.sft",
     "brim.cli.train.distill",
     "brim.cli.train.grpo",
+    "brim.cli.train.grpo_progress",
+    "brim.cli.train.progress",
+    "brim.cli.train.query_progress",
     "transformers.models.llama.modeling_llama",
 ]
 CONTEXT.set_forkserver_preload(LIGHT + (HEAVY if find_spec("torch") else []))

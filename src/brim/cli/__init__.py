@@ -1,7 +1,8 @@
 """The `brim` command. This is the only folder that prints.
 
 Results go to stdout, messages and progress to stderr. Exit status: 0 done, 1 checked and the answer is no, 2 wrong
-options or data. Only click is loaded until a command runs.
+options or data. Until a command has checked its options, click and options are loaded and nothing that takes long: the
+module of a command imports what does the work inside its functions.
 """
 
 from brim.cli.app import Tree, run

@@ -64,7 +64,8 @@ def write(
     Examples:
       brim batch write -p plan/ -d train.jsonl -o batches/
       brim batch write -p plan/ -d train.jsonl -t gpt2 -o batches/ -e 0
-      brim batch write -p plan/ -d train.jsonl --tokens tokens.brim -r 0 -w 4 -o rank_0/
+      brim batch write -p plan/ -d train.jsonl --tokens tokens.brim \\
+        -r 0 -w 4 -o rank_0/
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """

@@ -113,6 +113,8 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
 
     Exit status: 0 measured, 2 the options are wrong, or not even the smallest budget fits.
     """
+    if options["lengths"] is not None and options["length"] is not None:
+        raise OptionError("give --length or --lengths, not both")
     _check_files(output, plot, force)
     from brim.analyze.capacity.attempts import Attempts
     from brim.analyze.capacity.plot import save_plot
@@ -155,8 +157,6 @@ def _check_files(output: str | None, plot: str | None, force: bool) -> None:
 
 
 def _trial(options: dict[str, Any]) -> "TrainingTrial":
-    if options["lengths"] is not None and options["length"] is not None:
-        raise OptionError("give --length or --lengths, not both")
     from brim.data.lengths import LengthCache
     from brim.train.config import SftConfig
     from brim.train.measured_step import TrainingTrial, draw_lengths

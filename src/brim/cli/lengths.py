@@ -108,7 +108,8 @@ def build(
     Examples:
       brim lengths build -d train.jsonl -t byte -o lengths.jsonl
       brim lengths build -d train.jsonl -t gpt2 -o lengths.brim
-      brim lengths build -d qa.parquet --prompt-field question --response-field answer -o lengths.brim
+      brim lengths build -d qa.parquet -o lengths.brim \\
+        --prompt-field question --response-field answer
       brim lengths build -d histories.h5 -o lengths.brim
       brim lengths build -d histories.h5 --axis-cost context=3 -o lengths.brim
 

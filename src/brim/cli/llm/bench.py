@@ -81,8 +81,10 @@ def bench(ctx: click.Context, **options: Any) -> None:
     \b
     Examples:
       brim llm bench --model llama3.2
-      brim llm bench --server http://127.0.0.1:8080 --concurrency 1,2,4,8 --plot bench.png
-      brim llm bench --model llama3.2 -i prompts.jsonl --max-tokens 256 -o bench.json
+      brim llm bench --server http://127.0.0.1:8080 --concurrency 1,2,4,8 \\
+        --plot bench.png
+      brim llm bench --model llama3.2 -i prompts.jsonl --max-tokens 256 \\
+        -o bench.json
 
     Exit status: 0 measured, 1 measured, but some requests failed, 2 the options or the server are wrong.
     """

@@ -39,7 +39,8 @@ def check(ctx: click.Context, servers: tuple[str, ...], as_json: bool, **options
       brim llm check
       brim llm check --model llama3.2
       brim llm check --server http://127.0.0.1:8080 --server http://127.0.0.1:8081
-      brim llm check --server https://api.example.com/v1 --key-env EXAMPLE_KEY --model small
+      brim llm check --server https://api.example.com/v1 \\
+        --key-env EXAMPLE_KEY --model small
 
     Exit status: 0 fine, 1 a server cannot be used as asked (unreachable, unknown model, failed requests), 2 the options
     are wrong.

@@ -71,7 +71,8 @@ def embed(ctx: click.Context, **options: Any) -> None:
     \b
     Examples:
       brim llm embed -i texts.jsonl -o vectors.npy --model nomic-embed-text
-      brim llm embed -i texts.jsonl -o vectors.parquet --model all-MiniLM-L6-v2/ --device cpu
+      brim llm embed -i texts.jsonl -o vectors.parquet \\
+        --model all-MiniLM-L6-v2/ --device cpu
       brim llm embed -i texts.jsonl -o vectors.npy --model hash
 
     Exit status: 0 every row has its vector, 1 some rows failed, 2 the options, the data or the servers are wrong,

@@ -68,9 +68,12 @@ def map_rows(ctx: click.Context, **options: Any) -> None:
     \b
     Examples:
       brim llm map -i prompts.jsonl -o answers.jsonl --model llama3.2
-      brim llm map -i qa.parquet -o answers.jsonl -m llama3.2 --template "In one word: {question}"
-      brim llm map -i rows.jsonl -o answers.jsonl -m qwen3 --server http://a:80 --server http://b:80
-      brim llm map -i prompts.jsonl -o samples.jsonl -m qwen3 --samples 8 --temperature 1 --seed 7
+      brim llm map -i qa.parquet -o answers.jsonl -m llama3.2 \\
+        --template "In one word: {question}"
+      brim llm map -i rows.jsonl -o answers.jsonl -m qwen3 \\
+        --server http://a:80 --server http://b:80
+      brim llm map -i prompts.jsonl -o samples.jsonl -m qwen3 \\
+        --samples 8 --temperature 1 --seed 7
 
     Exit status: 0 everything is answered, 1 some rows failed, 2 the options, the data or the servers are wrong,
     130 interrupted.

@@ -43,7 +43,8 @@ def serve(model: str | None, port: int, slots: int, threads: int | None, context
     Examples:
       brim llm serve
       brim llm serve --model qwen2.5-0.5b-instruct-q4_k_m.gguf --slots 8
-      brim llm serve --model all-minilm-l6-v2-f16.gguf --embedding --context 512 --port 0
+      brim llm serve --model all-minilm-l6-v2-f16.gguf --embedding \\
+        --context 512 --port 0
 
     Exit status: 130 interrupted, 2 the server could not be started or ended unexpectedly.
     """

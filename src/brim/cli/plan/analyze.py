@@ -159,6 +159,7 @@ def _show(report: "BatchingEfficiencyReport", width: int) -> None:
     "-g",
     "--goal",
     type=click.Choice([*GOALS, *map(str, OptimizationGoal)]),
+    metavar=f"[{'|'.join(GOALS)}]",
     default="waste",
     show_default=True,
     help="What is minimized: padding, the difference between bucket sizes, or the attention memory of padded rows.",

@@ -26,8 +26,10 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     \b
     Examples:
       brim plan build -l lengths.jsonl -b 16384 -e 3 -o plan/
-      brim plan build -l lengths.jsonl -b 16384 --pack --overflow truncate -o plan/
-      brim plan build -l lengths.jsonl -b 16384 --predictable --num-buckets 8 -o plan/
+      brim plan build -l lengths.jsonl -b 16384 --pack \\
+        --overflow truncate -o plan/
+      brim plan build -l lengths.jsonl -b 16384 --predictable \\
+        --num-buckets 8 -o plan/
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
