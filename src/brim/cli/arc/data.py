@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from brim.cli.options import flags, names_callback
-from brim.core.display import visible
 from brim.core.errors import DataError, OptionError
 from brim.envs.arc.config import LARGEST, Split
 
@@ -86,6 +85,8 @@ def only_task(data: str, id: str | None, *, split: Any = None) -> "JaxArcTask":
         return one_task(data, id, split=split)
     tasks = chosen_tasks(data, split=split)
     if len(tasks) > 1:
+        from brim.core.display import visible
+
         raise OptionError(
             f"{data} holds {len(tasks):,} tasks; choose one with --task, such as --task {visible(tasks[0].id)!r}"
         )

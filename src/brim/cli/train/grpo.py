@@ -274,8 +274,6 @@ def grpo(ctx: click.Context, **options: Any) -> None:
 def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | None]:
     """Return the options of a new or resumed run, and the checkpoint to resume from."""
     from brim.cli.train.outputs import checkpoint_to_resume, new_output
-    from brim.train.checkpoint import load_saved
-    from brim.train.grpo.config import GrpoConfig
 
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     values = {name: options[name] for name in given if name not in NOT_OPTIONS}
@@ -291,7 +289,12 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
             raise click.UsageError("name a model: --model")
         if not values.get("dataset") and "gym" not in values:
             raise click.UsageError("name a data set: --dataset, such as arithmetic; or games to play: --games")
+        from brim.train.grpo.config import GrpoConfig
+
         return GrpoConfig(**values), None
+    from brim.train.checkpoint import load_saved
+    from brim.train.grpo.config import GrpoConfig
+
     checkpoint = checkpoint_to_resume(options, DEFAULT_OUTPUT)
     saved = load_saved(checkpoint)
     if "grpo" not in saved.sections:

@@ -36,6 +36,7 @@ from brim.cli.train.online import (
 )
 from brim.cli.train.outputs import latest_output, new_output
 from brim.data.rows.format import RowFormat
+from brim.plan.config import BatchingConfig
 from brim.plan.distributed import DistributedConfig
 
 DEFAULT_OUTPUT = "checkpoints/sft"
@@ -109,12 +110,12 @@ def sft(ctx: click.Context, **options: Any) -> None:
 
 def run_command(ctx: click.Context, options: dict[str, Any]) -> None:
     """Train as the options of a command say, and show the result. `brim train online` calls this too."""
-    from brim.train.checkpoint import find_checkpoint
-
     main, quiet = DistributedConfig.from_env().is_main, options["quiet"]
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     resume = None
     if options["resume"] is not None:
+        from brim.train.checkpoint import find_checkpoint
+
         resume = find_checkpoint(options["resume"] or options["output"] or latest_output(DEFAULT_OUTPUT))
         config, plays = _resumed(resume, options, given)
     else:
@@ -180,9 +181,6 @@ def _tell_what_next(ctx: click.Context, output: str, result: Any) -> None:
 
 def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
     """Return the options of a new run, and whether it plays."""
-    from brim.plan.config import BatchingConfig
-    from brim.train.config import SftConfig
-
     plays = options["online"]
     for name in ("model",) if plays else ("model", "data"):
         if options[name] is None:
@@ -198,6 +196,8 @@ def _config(options: dict[str, Any], given: set[str]) -> tuple[Any, bool]:
         raise click.UsageError(
             "--output is needed where several ranks run: each of them would look for a free name by itself"
         )
+    from brim.train.config import SftConfig
+
     batching = BatchingConfig() if options["batchplan"] is not None else config_from(_planning(options))
     output = options["output"] or new_output(DEFAULT_OUTPUT)
     values: dict[str, Any] = {**_plain(options), "output": output, "batching": batching, "format": _format(options)}
