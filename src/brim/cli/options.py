@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from brim.plan.config import BatchingConfig, PackingConfig, PackingMode, PadPolicy
+from brim.plan.cost import CostModel
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -105,7 +106,14 @@ _OPTIONS = (
     click.option(
         "--window",
         type=int,
-        help="Rows that are sorted together.  [default: 8192, or half of all rows if that is less]",
+        help="Rows that are sorted together, about.  [default: as few as --window-padding allows]",
+    ),
+    click.option(
+        "--window-padding",
+        type=float,
+        default=0.01,
+        show_default=True,
+        help="Share of padding that windows may have. Larger: samples meet other ones in every epoch.",
     ),
     click.option(
         "--shuffle/--no-shuffle",
@@ -117,7 +125,21 @@ _OPTIONS = (
     click.option(
         "--microbatches-per-step",
         type=int,
-        help="Microbatches in an optimizer step, over all ranks.  [default: one for each rank]",
+        help="Microbatches in an optimizer step, over all ranks; they are cut to cost the same.  [default: one for "
+        "each rank]",
+    ),
+    click.option(
+        "--cost",
+        metavar="COSTS",
+        help="What balances steps: two numbers, for a token and a squared length (1,8e-5), or the directory of a "
+        "model.  [default: a model of width 1024]",
+    ),
+    click.option(
+        "--measured",
+        "measured",
+        multiple=True,
+        metavar="FILE",
+        help="Costs from two measurements of brim bench batch-size, at different --length.",
     ),
     click.option(
         "--remainder",
@@ -135,6 +157,7 @@ _SAME_NAME = (
     "pad_to_multiple",
     "max_sequences",
     "window",
+    "window_padding",
     "shuffle",
     "drop_last",
     "microbatches_per_step",
@@ -153,6 +176,8 @@ PLANNING = frozenset(
         "pack_mode",
         "pack_max_sequences",
         "predictable",
+        "cost",
+        "measured",
     }
 )
 """Names of the flags that decide a plan."""
@@ -182,7 +207,25 @@ def config_from(options: dict[str, Any]) -> BatchingConfig:
         num_buckets=num_buckets,
         pad_policy=PadPolicy.PAD_TO_BUCKET if options["predictable"] and not options["pack"] else PadPolicy.PAD_TO_MAX,
         packing=_packing(options) if options["pack"] else None,
+        cost=_cost(options["cost"], options["measured"]),
     )
+
+
+def _cost(cost: str | None, measured: tuple[str, ...]) -> CostModel | None:
+    """Return the cost model of two numbers, of a model, or of two measurements."""
+    if cost is not None and measured:
+        raise click.UsageError("give --cost or --measured, not both")
+    if measured:
+        from brim.analyze.capacity.costs import measured_costs
+
+        return measured_costs(measured)
+    if cost is None:
+        return None
+    try:
+        per_token, per_square = (float(number) for number in cost.split(","))
+    except ValueError:
+        return CostModel.of_model(cost)
+    return CostModel(per_token=per_token, per_square=per_square)
 
 
 def _packing(options: dict[str, Any]) -> PackingConfig:
@@ -200,6 +243,8 @@ def overlaid(config: BatchingConfig, options: dict[str, Any], given: set[str]) -
     touched = given & values.keys()
     if "predictable" in given:
         touched |= {"pad_policy", "num_buckets", "bucket_edges"}
+    if "measured" in given:
+        touched |= {"cost"}
     if any(name.startswith("pack") for name in given):
         touched |= {"packing"}
     return BatchingConfig.from_dict({**values, **{name: asked[name] for name in touched}})

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.analyze.capacity.costs import SAME
 from brim.batch.collate import collate
 from brim.core.arrays import begins
 from brim.core.errors import LengthError, OptionError
@@ -178,7 +179,7 @@ class TrainingWork:
             "tokenizer": self._tokenizer.name,
             "layout": trial.layout,
             "length": trial.longest,
-            "lengths": "all the same" if trial.drawn is None else "drawn from the data",
+            "lengths": SAME if trial.drawn is None else "drawn from the data",
             "attention": str(getattr(self._model.config, "_attn_implementation", "unknown")),
             "seed": trial.config.seed,
             "device": self._device.type,

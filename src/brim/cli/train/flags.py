@@ -181,7 +181,8 @@ quiet_flag = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 BATCHING = (
     "bucket_edges", "num_buckets", "predictable", "overflow", "overflow_max",
     "pack_max_len", "pack_mode", "pack_max_sequences", "pad_to_multiple", "max_sequences",
-    "window", "shuffle", "drop_last", "microbatches_per_step", "remainder", "tokens_per_step",
+    "window", "window_padding", "shuffle", "drop_last", "microbatches_per_step", "cost", "measured", "remainder",
+    "tokens_per_step",
 )  # fmt: skip
 DATA = ("tokenizer", "shape", "text_field", "prompt_field", "response_field", "id_field")
 OPTIMIZER = ("max_steps", "schedule", "warmup_steps", "weight_decay", "clip_norm", "seed")
