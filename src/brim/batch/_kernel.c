@@ -1,4 +1,4 @@
-/* One pass over a batch: tokens, segments, positions, what is learned and labels, padding included.
+/* One pass over a batch: tokens, segments, positions, what is learned and labels, padding included; and its counts.
  *
  * The twin is in brim/batch/collate.py; it is the reference in the tests and does the work where this file was not compiled. Shapes are
  * the caller's business; that nothing is read or written outside of its buffer is checked here.
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Where a batch is read from and written to. Arrays of [rows, width] are contiguous. */
+/* Where a batch is read from and written to. Arrays of [rows, width] are contiguous; cu_seqlens has one number more than lengths. */
 typedef struct {
     const void *source;
     const uint8_t *learned;
@@ -17,11 +17,12 @@ typedef struct {
     const int32_t *lengths;
     int64_t rows, filled, width, pad_id, ignored;
     void *tokens, *positions, *labels;
-    int32_t *segment_ids;
+    int32_t *segment_ids, *cu_seqlens;
     uint8_t *loss_mask;
 } Layout;
 
-/* One function for each pair of source and output types. The first token of a segment is never a target, so its mask is 0. */
+/* One function for each pair of source and output types. The first token of a segment is never a target, so its mask is 0. A label is
+ * chosen by arithmetic: a branch on what is learned, which changes from token to token, would be mispredicted, and not vectorised. */
 #define LAY_OUT(NAME, IN, OUT)                                                                                                            \
     static void NAME(const Layout *at)                                                                                                    \
     {                                                                                                                                     \
@@ -38,14 +39,13 @@ typedef struct {
                 const IN *restrict from = (const IN *)at->source + at->begin[s];                                                          \
                 const uint8_t *restrict learned = at->learned + at->begin[s];                                                             \
                 const int32_t number = (int32_t)(s - first + 1);                                                                          \
-                for (int64_t i = 0; i < size; i++)                                                                                        \
-                    tokens[i] = (OUT)from[i];                                                                                             \
-                for (int64_t i = 0; i < size; i++)                                                                                        \
-                    labels[i] = learned[i] ? (OUT)from[i] : ignored;                                                                      \
-                for (int64_t i = 0; i < size; i++)                                                                                        \
+                for (int64_t i = 0; i < size; i++) {                                                                                      \
+                    const OUT token = (OUT)from[i], keep = -(OUT)(learned[i] != 0);                                                       \
+                    tokens[i] = token;                                                                                                    \
+                    labels[i] = (token & keep) | (ignored & ~keep);                                                                       \
                     positions[i] = (OUT)i;                                                                                                \
-                for (int64_t i = 0; i < size; i++)                                                                                        \
                     segment_ids[i] = number;                                                                                              \
+                }                                                                                                                         \
                 if (size) {                                                                                                               \
                     memcpy(mask, learned, size);                                                                                          \
                     mask[0] = 0;                                                                                                          \
@@ -53,10 +53,10 @@ typedef struct {
                 }                                                                                                                         \
                 tokens += size, positions += size, labels += size, segment_ids += size, mask += size, left -= size;                       \
             }                                                                                                                             \
-            for (int64_t i = 0; i < left; i++)                                                                                            \
+            for (int64_t i = 0; i < left; i++) {                                                                                          \
                 tokens[i] = pad;                                                                                                          \
-            for (int64_t i = 0; i < left; i++)                                                                                            \
                 labels[i] = ignored;                                                                                                      \
+            }                                                                                                                             \
             memset(positions, 0, left * sizeof(OUT));                                                                                     \
             memset(segment_ids, 0, left * sizeof(int32_t));                                                                               \
             memset(mask, 0, left);                                                                                                        \
@@ -103,19 +103,51 @@ static int fits(const Layout *at, int64_t sequences, int64_t held)
     return 1;
 }
 
+/* Writes the running sum of the lengths. Returns whether no length is negative and the sum fits. */
+static int bounds(const Layout *at, int64_t sequences, int64_t *longest)
+{
+    int64_t total = 0;
+    *longest = 0;
+    at->cu_seqlens[0] = 0;
+    for (int64_t s = 0; s < sequences; s++) {
+        const int64_t size = at->lengths[s];
+        total += size;
+        if (size < 0 || total > INT32_MAX)
+            return 0;
+        *longest = size > *longest ? size : *longest;
+        at->cu_seqlens[s + 1] = (int32_t)total;
+    }
+    return 1;
+}
+
+/* Counts what is not 0, in runs that a sum of bytes cannot overflow in 32 bits, so that the loop is vectorised. */
+static int64_t count(const uint8_t *mask, int64_t size)
+{
+    int64_t total = 0;
+    for (int64_t start = 0; start < size; start += 1 << 20) {
+        const int64_t end = size - start < 1 << 20 ? size : start + (1 << 20);
+        uint32_t some = 0;
+        for (int64_t i = start; i < end; i++)
+            some += mask[i] != 0;
+        total += some;
+    }
+    return total;
+}
+
 /* lay_out(source, learned:uint8, begin:int64, lengths:int32, row_ptr:int64, kind of source, rows, width, pad_id, ignored,
- *         tokens, segment_ids:int32, positions, loss_mask:uint8, labels)
+ *         tokens, segment_ids:int32, positions, loss_mask:uint8, labels, cu_seqlens:int32) -> (tokens, longest sequence, trained-on tokens)
  *
  * The source is of uint16 (kind H), uint32 (I) or int32 (i). Tokens, positions and labels are int32 or int64, as their size says.
  */
 static PyObject *lay_out(PyObject *self, PyObject *args)
 {
-    enum { SOURCE, LEARNED, BEGIN, LENGTHS, ROW_PTR, TOKENS, SEGMENT_IDS, POSITIONS, LOSS_MASK, LABELS, BUFFERS };
+    enum { SOURCE, LEARNED, BEGIN, LENGTHS, ROW_PTR, TOKENS, SEGMENT_IDS, POSITIONS, LOSS_MASK, LABELS, CU_SEQLENS, BUFFERS };
     Py_buffer b[BUFFERS];
     int kind;
     long long rows, width, pad_id, ignored;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*CLLLLw*w*w*w*w*", &b[SOURCE], &b[LEARNED], &b[BEGIN], &b[LENGTHS], &b[ROW_PTR], &kind, &rows,
-                          &width, &pad_id, &ignored, &b[TOKENS], &b[SEGMENT_IDS], &b[POSITIONS], &b[LOSS_MASK], &b[LABELS]))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*CLLLLw*w*w*w*w*w*", &b[SOURCE], &b[LEARNED], &b[BEGIN], &b[LENGTHS], &b[ROW_PTR], &kind, &rows,
+                          &width, &pad_id, &ignored, &b[TOKENS], &b[SEGMENT_IDS], &b[POSITIONS], &b[LOSS_MASK], &b[LABELS],
+                          &b[CU_SEQLENS]))
         return NULL;
     const int64_t slots = b[LOSS_MASK].len, sequences = b[LENGTHS].len / (int64_t)sizeof(int32_t);
     const int wide = b[TOKENS].len == slots * (int64_t)sizeof(int64_t);
@@ -137,24 +169,29 @@ static PyObject *lay_out(PyObject *self, PyObject *args)
         .labels = b[LABELS].buf,
         .segment_ids = b[SEGMENT_IDS].buf,
         .loss_mask = b[LOSS_MASK].buf,
+        .cu_seqlens = b[CU_SEQLENS].buf,
     };
     const int64_t stored = b[SOURCE].len / (kind == 'H' ? 2 : 4), held = stored < b[LEARNED].len ? stored : b[LEARNED].len;
     const int area = rows >= 0 && width >= 0 && (width == 0 || rows <= slots / width) && rows * width == slots;
     int right = loop && area && at.filled >= 0 && at.filled <= rows && b[TOKENS].len == size && b[POSITIONS].len == size &&
                 b[LABELS].len == size && b[SEGMENT_IDS].len == slots * (int64_t)sizeof(int32_t) &&
-                b[BEGIN].len == sequences * (int64_t)sizeof(int64_t);
+                b[BEGIN].len == sequences * (int64_t)sizeof(int64_t) && b[CU_SEQLENS].len == (sequences + 1) * (int64_t)sizeof(int32_t);
+    int64_t longest = 0, learned = 0;
     Py_BEGIN_ALLOW_THREADS
-    right = right && fits(&at, sequences, held);
-    if (right)
+    right = right && fits(&at, sequences, held) && bounds(&at, sequences, &longest);
+    if (right) {
         loop(&at);
+        learned = count(at.loss_mask, slots);
+    }
     Py_END_ALLOW_THREADS
+    const int32_t total = right ? at.cu_seqlens[sequences] : 0;
     for (int i = 0; i < BUFFERS; i++)
         PyBuffer_Release(&b[i]);
     if (!right) {
         PyErr_SetString(PyExc_ValueError, "the sequences do not fit the arrays");
         return NULL;
     }
-    Py_RETURN_NONE;
+    return Py_BuildValue("iLL", total, (long long)longest, (long long)learned);
 }
 
 static PyMethodDef methods[] = {
