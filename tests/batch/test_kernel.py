@@ -58,9 +58,9 @@ def laid_out(**changed):
         "positions": np.empty((2, 4), np.int32),
         "loss_mask": np.empty((2, 4), np.uint8),
         "labels": np.empty((2, 4), np.int32),
+        "cu_seqlens": np.empty(4, np.int32),
     } | changed
-    collation.kernel.lay_out(*arrays.values())
-    return arrays
+    return arrays | {"counts": collation.kernel.lay_out(*arrays.values())}
 
 
 def test_the_kernel_fills_every_slot():
@@ -70,6 +70,11 @@ def test_the_kernel_fills_every_slot():
     assert arrays["positions"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 0]]
     assert arrays["loss_mask"].tolist() == [[0, 1, 1, 0], [0, 1, 0, 0]]
     assert arrays["labels"].tolist() == [[-100, 6, 7, -100], [-100, 9, -100, -100]]
+    assert arrays["cu_seqlens"].tolist() == [0, 3, 5, 6]
+    assert arrays["counts"] == (6, 3, 3)  # tokens, the longest, trained on
+
+
+FOURTH = {"begin": np.array([0, 3, 0, 0], np.int64), "cu_seqlens": np.zeros(5, np.int32)}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,9 @@ def test_the_kernel_fills_every_slot():
         {"labels": np.zeros((2, 3), np.int32)},
         {"segment_ids": np.zeros((2, 4), np.int16)},
         {"loss_mask": np.zeros((1, 4), np.uint8)},
+        {"cu_seqlens": np.zeros(3, np.int32)},
+        {"lengths": np.array([3, 2, 1, -1], np.int32), **FOURTH},  # in no row, but in the sum
+        {"lengths": np.array([3, 2, 1, 2**31 - 1], np.int32), **FOURTH},
     ],
     ids=str,
 )

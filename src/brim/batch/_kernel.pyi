@@ -16,5 +16,6 @@ def lay_out(
     positions: Any,
     loss_mask: Any,
     labels: Any,
+    cu_seqlens: Any,
     /,
-) -> None: ...
+) -> tuple[int, int, int]: ...

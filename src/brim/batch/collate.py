@@ -6,12 +6,13 @@ values.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from brim.batch.batch import IGNORED, Batch
+from brim.batch.buffers import INT32, Memory, empty_arrays
 from brim.core.errors import DataError, LengthError, OptionError
 from brim.data.sample import Sample
 from brim.data.token_store import Spans, TokenSource, TokenStore
@@ -22,10 +23,26 @@ try:
 except ImportError:  # not compiled: `_fill` does the same
     kernel = None
 
+INT64 = np.dtype(np.int64)
+
 Integers = NDArray[np.integer[Any]]
 
 KINDS = {np.dtype(np.uint16): "H", np.dtype(np.uint32): "I", np.dtype(np.int32): "i"}
 """The kernel's codes for the token types that it can read."""
+
+
+class LaidOut(NamedTuple):
+    """The arrays of a `Batch`, and what was counted while they were filled."""
+
+    tokens: NDArray[Any]
+    segment_ids: NDArray[np.int32]
+    positions: NDArray[Any]
+    loss_mask: NDArray[np.uint8]
+    labels: NDArray[Any]
+    cu_seqlens: NDArray[np.int32]
+    num_tokens: int  # without padding
+    longest: int
+    num_loss_tokens: int
 
 
 def collate(
@@ -35,30 +52,46 @@ def collate(
     pad_id: int | None = None,
     dtype: type[Any] = np.int32,
     flat: bool = False,
+    buffers: Memory | None = None,
 ) -> Batch:
     """Return the arrays of a microbatch. `dtype` is that of tokens, labels and positions: np.int32 or np.int64.
 
     `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by
-    `cu_seqlens`. An empty microbatch becomes one token of padding, which is not trained on.
+    `cu_seqlens`. An empty microbatch becomes one token of padding, which is not trained on. `buffers`, such as
+    `Buffers(4, allocate)`, gives the memory of the batch: then the batch is overwritten when four more have been made.
 
     Raises:
         MismatchError: A row is shorter than the plan says: the plan was built for other data.
     """
-    if np.dtype(dtype) not in (np.dtype(np.int32), np.dtype(np.int64)):
-        raise OptionError(f"dtype must be int32 or int64, got {np.dtype(dtype)}")
-    spans = source.spans(microbatch.indices, microbatch.starts, microbatch.lengths)
-    total = int(microbatch.lengths.sum())
-    row_ptr = np.array([0, len(microbatch.lengths)]) if flat else microbatch.row_ptr
-    shape = (1, max(total, 1)) if flat else microbatch.shape
-    arrays = lay_out(
-        spans,
-        microbatch.lengths,
-        row_ptr,
-        (1, 1) if microbatch.is_null else shape,
-        source.pad_id if pad_id is None else pad_id,
-        dtype,
-    )
-    return Batch(**arrays, spec=microbatch)
+    made = arrange(microbatch, source, pad_id=pad_id, dtype=np.dtype(dtype), flat=flat, memory=buffers)
+    return Batch(*made[:6], spec=microbatch)
+
+
+def arrange(
+    microbatch: MicrobatchSpec,
+    source: TokenSource,
+    *,
+    pad_id: int | None = None,
+    dtype: np.dtype[Any] = INT32,
+    flat: bool = False,
+    rows: int | None = None,
+    memory: Memory | None = None,
+) -> LaidOut:
+    """Return the arrays and counts of a microbatch, without a `Batch` around them; see `collate`.
+
+    With `rows`, there are that many: rows that the microbatch does not have hold padding only.
+    """
+    if dtype not in (INT32, INT64):
+        raise OptionError(f"dtype must be int32 or int64, got {dtype}")
+    lengths, row_ptr, shape = microbatch.lengths, microbatch.row_ptr, microbatch.shape
+    spans = source.spans(microbatch.indices, microbatch.starts, lengths)
+    if microbatch.is_null:
+        shape = (1, 1)
+    elif flat:
+        row_ptr, shape = np.array([0, len(lengths)]), (1, max(int(lengths.sum()), 1))
+    if rows is not None:
+        shape = (rows, shape[1])
+    return lay_out(spans, lengths, row_ptr, shape, source.pad_id if pad_id is None else pad_id, dtype, memory)
 
 
 def default_collate(
@@ -103,31 +136,26 @@ def pad_sequences(
 
 
 def lay_out(
-    spans: Spans, lengths: Integers, row_ptr: Integers, shape: tuple[int, int], pad_id: int, dtype: type[Any]
-) -> dict[str, Any]:
-    """Lay sequences out in rows and return the arrays of a `Batch` by name.
+    spans: Spans,
+    lengths: Integers,
+    row_ptr: Integers,
+    shape: tuple[int, int],
+    pad_id: int,
+    dtype: np.dtype[Any] = INT32,
+    memory: Memory | None = None,
+) -> LaidOut:
+    """Lay sequences out in rows and return the arrays of a `Batch`, with what was counted.
 
     Row r holds sequences `row_ptr[r]` to `row_ptr[r + 1]`, end to end.
     """
-    tokens, positions, labels = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
-    segment_ids, loss_mask = np.empty(shape, np.int32), np.empty(shape, np.uint8)
-    arrays = (tokens, segment_ids, positions, loss_mask, labels)
+    arrays = empty_arrays(shape, len(lengths), dtype, memory)
     kind = KINDS.get(spans.tokens.dtype)
     if kernel is not None and kind is not None:
-        lengths, row_ptr = np.ascontiguousarray(lengths, np.int32), np.ascontiguousarray(row_ptr, np.int64)
-        kernel.lay_out(*spans, lengths, row_ptr, kind, *shape, pad_id, IGNORED, *arrays)
+        lengths, row_ptr = np.ascontiguousarray(lengths, INT32), np.ascontiguousarray(row_ptr, INT64)
+        counts = kernel.lay_out(*spans, lengths, row_ptr, kind, *shape, pad_id, IGNORED, *arrays)
     else:
-        _fill(spans, lengths, row_ptr, pad_id, *arrays)
-    cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=cu_seqlens[1:])
-    named = {
-        "tokens": tokens,
-        "segment_ids": segment_ids,
-        "positions": positions,
-        "loss_mask": loss_mask,
-        "labels": labels,
-    }
-    return {**named, "cu_seqlens": cu_seqlens}
+        counts = _fill(spans, lengths, row_ptr, pad_id, *arrays)
+    return LaidOut(*arrays, *counts)
 
 
 def _fill(
@@ -140,8 +168,12 @@ def _fill(
     positions: Any,
     loss_mask: Any,
     labels: Any,
-) -> None:
-    """Fill the arrays as the kernel does. The first token of a segment is never a target, so its mask stays 0."""
+    cu_seqlens: Any,
+) -> tuple[int, int, int]:
+    """Fill the arrays as the kernel does, and return its counts: tokens, the longest sequence, trained-on tokens.
+
+    The first token of a segment is never a target, so its mask stays 0.
+    """
     width, sizes = tokens.shape[1], np.diff(row_ptr)
     begins = np.cumsum(lengths, dtype=np.int64) - lengths
     rows_begin = np.repeat(begins[row_ptr[:-1]], sizes) if len(begins) else begins
@@ -163,3 +195,6 @@ def _fill(
         to_segment_ids[start:end] = segment
         to_positions[start:end] = ramp[:size]
     np.copyto(labels, tokens, where=loss_mask.view(np.bool_))
+    cu_seqlens[0] = 0
+    np.cumsum(lengths, out=cu_seqlens[1:])
+    return int(cu_seqlens[-1]), len(ramp), int(np.count_nonzero(loss_mask))

@@ -87,12 +87,12 @@ def _packed(
     lengths = store.lengths[row]
     spans = store.spans(row, np.zeros(len(row), np.int32), lengths)
     shape = (1, max(width, int(lengths.sum())))
-    arrays = lay_out(spans, lengths, np.array([0, len(row)]), shape, pad_id, np.int32)
+    made = lay_out(spans, lengths, np.array([0, len(row)]), shape, pad_id)
     return PackedSequence(
-        input_ids=arrays["tokens"][0],
-        loss_mask=arrays["loss_mask"][0],
-        segment_ids=arrays["segment_ids"][0],
-        positions=arrays["positions"][0],
+        input_ids=made.tokens[0],
+        loss_mask=made.loss_mask[0],
+        segment_ids=made.segment_ids[0],
+        positions=made.positions[0],
         sample_ids=tuple(samples[number].id for number in row.tolist()),
         sample_lengths=tuple(lengths.tolist()),
     )
