@@ -74,23 +74,23 @@ def arrange(
     pad_id: int | None = None,
     dtype: np.dtype[Any] = INT32,
     flat: bool = False,
-    rows: int | None = None,
+    shape: tuple[int, int] | None = None,
     memory: Memory | None = None,
 ) -> LaidOut:
     """Return the arrays and counts of a microbatch, without a `Batch` around them; see `collate`.
 
-    With `rows`, there are that many: rows that the microbatch does not have hold padding only.
+    `shape` may be larger than that of the microbatch: what it does not fill holds padding only.
     """
     if dtype not in (INT32, INT64):
         raise OptionError(f"dtype must be int32 or int64, got {dtype}")
-    lengths, row_ptr, shape = microbatch.lengths, microbatch.row_ptr, microbatch.shape
+    lengths, row_ptr = microbatch.lengths, microbatch.row_ptr
     spans = source.spans(microbatch.indices, microbatch.starts, lengths)
-    if microbatch.is_null:
-        shape = (1, 1)
-    elif flat:
-        row_ptr, shape = np.array([0, len(lengths)]), (1, max(int(lengths.sum()), 1))
-    if rows is not None:
-        shape = (rows, shape[1])
+    if flat:
+        row_ptr = np.array([0, len(lengths)])
+    if shape is None:
+        shape = (1, 1) if microbatch.is_null else microbatch.shape
+        if flat:
+            shape = (1, max(int(lengths.sum()), 1))
     return lay_out(spans, lengths, row_ptr, shape, source.pad_id if pad_id is None else pad_id, dtype, memory)
 
 

@@ -219,16 +219,23 @@ class PlanIterator(Iterator[list[int]]):
 
     def _begin(self, position: CheckpointPosition) -> None:
         self.position = position
-        self._rest = self._all_epochs(position) if self._sampler.whole_run else self._epoch(position)
+        self.microbatches = self._followed(
+            self._all_epochs(position) if self._sampler.whole_run else self._epoch(position)
+        )
+        """The rest of the iteration, for those who need no lists of row numbers."""
 
     def __next__(self) -> PlannedRows:
-        rows = next(self._rest)
-        after = rows.microbatch.after
-        assert after is not None
-        self.position = replace(after, global_step=self.position.global_step + rows.ends_step)
-        if self._sampler.is_over(self.position, rows.microbatch.epoch):
-            self._sampler.go_to(self.position)
-        return rows
+        return PlannedRows(next(self.microbatches))
+
+    def _followed(self, rest: Iterator[MicrobatchSpec]) -> Iterator[MicrobatchSpec]:
+        """Give the same microbatches; the position is that after the one that was given last."""
+        for microbatch in rest:
+            after = microbatch.after
+            assert after is not None
+            self.position = after.at_step(self.position.global_step + microbatch.ends_step)
+            if self._sampler.is_over(self.position, microbatch.epoch):
+                self._sampler.go_to(self.position)
+            yield microbatch
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self.position)
@@ -237,19 +244,18 @@ class PlanIterator(Iterator[list[int]]):
         self._sampler.load_state_dict(state)
         self._begin(self._sampler.start)
 
-    def _epoch(self, start: CheckpointPosition) -> Iterator[PlannedRows]:
+    def _epoch(self, start: CheckpointPosition) -> Iterator[MicrobatchSpec]:
         plan = self._sampler.plan
         if start.epoch >= plan.num_epochs:
             raise OptionError(
                 f"all {plan.num_epochs} epochs of the plan are done; plan more of them, or go back with set_epoch"
             )
         epoch = plan.get_epoch(start.epoch)
-        for microbatch in epoch.iter_from(start.microbatch_idx):
-            yield PlannedRows(microbatch)
+        yield from epoch.iter_from(start.microbatch_idx)
         if start.microbatch_idx == epoch.deal.length:  # no batches: the only step was short and is dropped
             self._sampler.go_to(replace(start, epoch=start.epoch + 1, microbatch_idx=0))
 
-    def _all_epochs(self, start: CheckpointPosition) -> Iterator[PlannedRows]:
+    def _all_epochs(self, start: CheckpointPosition) -> Iterator[MicrobatchSpec]:
         plan, size = self._sampler.plan, self._sampler.batches_per_step
         if start.epoch >= plan.num_epochs:
             raise OptionError(
@@ -260,18 +266,18 @@ class PlanIterator(Iterator[list[int]]):
         for epoch in range(start.epoch, plan.num_epochs):
             for microbatch in plan.get_epoch(epoch).iter_from(start.microbatch_idx if epoch == start.epoch else 0):
                 given += 1
-                yield PlannedRows(replace(microbatch, last_of_step=given == size))
+                yield microbatch.changed(last_of_step=given == size)
                 if microbatch.ends_step:
                     for number in range(given + 1, size + 1):
-                        yield PlannedRows(replace(emptied(microbatch), last_of_step=number == size))
+                        yield emptied(microbatch).changed(last_of_step=number == size)
                     given = 0
 
 
 def emptied(microbatch: MicrobatchSpec) -> MicrobatchSpec:
     """Return an empty microbatch at the same position."""
-    nothing = {name: getattr(microbatch, name)[:0] for name in ("samples", "indices", "starts", "lengths")}
-    return replace(
-        microbatch, index=NULL, row_ptr=microbatch.row_ptr[:1], max_len=0, bucket_id=0, group=None, **nothing
+    nothing = {name: getattr(microbatch, name)[:0] for name in ("indices", "starts", "lengths")}
+    return microbatch.changed(
+        index=NULL, samples=(), row_ptr=microbatch.row_ptr[:1], max_len=0, bucket_id=0, group=None, **nothing
     )
 
 
@@ -347,7 +353,7 @@ class PlanFollower(ABC, Generic[BatchT]):
         self._position = self.sampler.start
         for batch in self._batches():
             if batch.ends_step and batch.after is not None:
-                self._position = replace(batch.after, global_step=self._position.global_step + 1)
+                self._position = batch.after.at_step(self._position.global_step + 1)
                 if self.sampler.is_over(self._position, batch.epoch):
                     # Before the yield, because trainers that count batches do not iterate past the last one.
                     self.sampler.go_to(self._position)
@@ -382,7 +388,7 @@ class PlanFollower(ABC, Generic[BatchT]):
         return fetch_ahead(self._made(), self._prefetch) if self._prefetch else self._made()
 
     @abstractmethod
-    def _make(self, rows: PlannedRows) -> BatchT: ...
+    def _make(self, microbatch: MicrobatchSpec) -> BatchT: ...
 
     def _made(self) -> Iterator[BatchT]:
-        return (self._make(rows) for rows in self._fetching)  # pyright: ignore[reportArgumentType]  these are PlannedRows
+        return (self._make(microbatch) for microbatch in iter(self._fetching).microbatches)

@@ -11,19 +11,17 @@ This module imports jax.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from brim.batch.batch import IGNORED, Batch, CarriesSpec
-from brim.batch.collate import collate
-from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.batch import CarriesSpec
+from brim.batch.collate import arrange
+from brim.batch.follow import PlanBatchSampler, PlanFollower
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.data.token_store import TokenSource
 from brim.plan.config import PadPolicy
+from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
 
 if TYPE_CHECKING:
@@ -74,28 +72,20 @@ class JaxLoader(PlanFollower[JaxBatch]):
         self._rows = {width: rows for rows, width in self.shapes}
         self._smallest = min(self.shapes, key=lambda shape: shape[0] * shape[1])
 
-    def _make(self, rows: PlannedRows) -> JaxBatch:
-        batch = collate(rows.microbatch, self._source, pad_id=self._pad_id)
-        shape = self._smallest if batch.is_null else (self._rows[batch.max_len], batch.max_len)
+    def _make(self, microbatch: MicrobatchSpec) -> JaxBatch:
+        width = self._smallest[1] if microbatch.is_null else microbatch.max_len
+        rows = self._smallest[0] if microbatch.is_null else self._rows[width]
+        made = arrange(microbatch, self._source, pad_id=self._pad_id, shape=(rows, width))
         return JaxBatch(
-            arrays=self._padded(batch, shape),
-            num_loss_tokens=batch.num_loss_tokens,
-            num_tokens=batch.fill.used,
-            spec=batch.spec,
-        )
-
-    def _padded(self, batch: Batch, shape: Shape) -> Arrays:
-        def fixed(array: NDArray[Any], padding: int) -> "jax.Array":
-            if array.shape != shape:
-                array, small = np.full(shape, padding, np.int32), array
-                array[: small.shape[0], : small.shape[1]] = small
-            return jnp.asarray(array)
-
-        return Arrays(
-            tokens=fixed(batch.tokens, self._pad_id),
-            labels=fixed(batch.labels, IGNORED),
-            positions=fixed(batch.positions, 0),
-            segment_ids=fixed(batch.segment_ids, 0),
+            arrays=Arrays(
+                tokens=jnp.asarray(made.tokens),
+                labels=jnp.asarray(made.labels),
+                positions=jnp.asarray(made.positions),
+                segment_ids=jnp.asarray(made.segment_ids),
+            ),
+            num_loss_tokens=made.num_loss_tokens,
+            num_tokens=made.num_tokens,
+            spec=microbatch,
         )
 
 

@@ -13,19 +13,23 @@ sampler with `whole_run`, as one epoch.
 This module imports torch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brim.batch.batch import IGNORED, Batch, CarriesSpec
-from brim.batch.collate import collate
+from brim.batch.buffers import Buffers, Memory
+from brim.batch.buffers import allocate as aligned
+from brim.batch.collate import INT64, LaidOut, arrange
 from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
 from brim.data.token_store import TokenSource
+from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
 
 if TYPE_CHECKING:
@@ -67,6 +71,42 @@ class TensorBatch(CarriesSpec):
             num_tokens=batch.fill.used,
             spec=batch.spec,
         )
+
+    @classmethod
+    def laid_out(cls, made: LaidOut, spec: MicrobatchSpec) -> "TensorBatch":
+        """Make tensors that share the memory of what `arrange` returned."""
+        tensors = map(torch.from_numpy, (made.tokens, made.labels, made.positions, made.segment_ids, made.cu_seqlens))
+        return cls._counted(made, spec, *tensors)
+
+    @classmethod
+    def inside(cls, block: "Tensor", made: LaidOut, spec: MicrobatchSpec) -> "TensorBatch":
+        """Make tensors that share the storage of the `block` in which the arrays lie.
+
+        Where memory is pinned, torch knows copies that are under way by the storage they read from, and does not use it
+        again before they are done. It would not know tensors that were made of the arrays.
+        """
+        storage, begin = block.untyped_storage(), block.data_ptr() - block.storage_offset()
+
+        def tensor(array: NDArray[Any]) -> "Tensor":
+            offset = (array.ctypes.data - begin) // array.itemsize
+            dtype = torch.int64 if array.itemsize == 8 else torch.int32
+            strides = [stride // array.itemsize for stride in array.strides]
+            return torch.empty(0, dtype=dtype).set_(storage, offset, array.shape, strides)
+
+        tensors = map(tensor, (made.tokens, made.labels, made.positions, made.segment_ids, made.cu_seqlens))
+        return cls._counted(made, spec, *tensors)
+
+    @classmethod
+    def _counted(cls, made: LaidOut, spec: MicrobatchSpec, *tensors: "Tensor") -> "TensorBatch":
+        batch = object.__new__(cls)
+        vars(batch).update(  # setting the fields of a frozen dataclass one by one takes three times as long
+            zip(TENSORS, tensors, strict=True),
+            longest=made.longest,
+            num_loss_tokens=made.num_loss_tokens,
+            num_tokens=made.num_tokens,
+            spec=spec,
+        )
+        return batch
 
     @property
     def is_flat(self) -> bool:
@@ -138,7 +178,11 @@ class TokenDataset(Dataset[Any]):
             raise OptionError(
                 "a TokenDataset makes batches from the lists of a PlanBatchSampler; pass one as batch_sampler"
             )
-        return TensorBatch.of(collate(rows.microbatch, self.source, pad_id=self.pad_id, dtype=np.int64, flat=self.flat))
+        return TensorBatch.laid_out(self.arrange(rows.microbatch), rows.microbatch)
+
+    def arrange(self, microbatch: MicrobatchSpec, memory: Memory | None = None) -> LaidOut:
+        """Return the arrays of a microbatch, in `memory` if it is given."""
+        return arrange(microbatch, self.source, pad_id=self.pad_id, dtype=INT64, flat=self.flat, memory=memory)
 
 
 def as_is(batch: Any) -> TensorBatch:
@@ -164,17 +208,32 @@ class PlanLoader(PlanFollower[TensorBatch]):
         num_workers: int = 0,
         prefetch: int = 2,
         pin_memory: bool = False,
+        reuse: bool = False,
         multiprocessing_context: Any = None,
+        allocate: "Callable[[int], Tensor] | None" = None,
     ) -> None:
+        """Make a loader; `loader` describes the options.
+
+        `allocate` returns a tensor of so many bytes, in which a batch is made. The default is pinned memory if
+        `pin_memory` and there is an accelerator.
+        """
         if num_workers < 0:
             raise OptionError(f"num_workers must not be negative, got {num_workers}")
         if multiprocessing_context is not None and not num_workers:
             raise OptionError(
                 f"multiprocessing_context {multiprocessing_context!r} is for worker processes; give num_workers too"
             )
+        if reuse and num_workers:
+            raise OptionError(
+                f"reuse is for batches that are made in this process; leave it out, or num_workers={num_workers}"
+            )
         super().__init__(sampler, prefetch=prefetch)
         self.dataset = dataset
-        self._pin_memory = pin_memory and has_accelerator()
+        pin = pin_memory and has_accelerator()
+        if allocate is None and pin:
+            allocate = pinned
+        self._blocks = Buffers(prefetch + 2, allocate) if reuse and allocate is not None else allocate
+        self._memory = Buffers(prefetch + 2, aligned) if reuse and allocate is None else None
         self._workers: DataLoader[TensorBatch] | None = None
         if num_workers:
             self._workers = DataLoader(
@@ -182,7 +241,7 @@ class PlanLoader(PlanFollower[TensorBatch]):
                 batch_sampler=self._fetching,
                 num_workers=num_workers,
                 collate_fn=as_is,
-                pin_memory=self._pin_memory,
+                pin_memory=pin,
                 prefetch_factor=max(prefetch, 1),
                 multiprocessing_context=multiprocessing_context,
                 persistent_workers=True,
@@ -191,9 +250,22 @@ class PlanLoader(PlanFollower[TensorBatch]):
     def _batches(self) -> Iterator[TensorBatch]:
         return super()._batches() if self._workers is None else iter(self._workers)
 
-    def _make(self, rows: PlannedRows) -> TensorBatch:
-        batch = self.dataset.__getitems__(rows)
-        return batch.pin_memory() if self._pin_memory else batch
+    def _make(self, microbatch: MicrobatchSpec) -> TensorBatch:
+        if self._blocks is None:
+            return TensorBatch.laid_out(self.dataset.arrange(microbatch, self._memory), microbatch)
+        allocate, taken = self._blocks, list["Tensor"]()
+
+        def memory(size: int) -> NDArray[np.uint8]:
+            taken.append(allocate(size))
+            return taken[0].numpy()
+
+        made = self.dataset.arrange(microbatch, memory)
+        return TensorBatch.inside(taken[0], made, microbatch)
+
+
+def pinned(size: int) -> "Tensor":
+    """Return so many bytes of memory that an accelerator can copy from while the processor does something else."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
 def has_accelerator() -> bool:
@@ -210,6 +282,7 @@ def loader(
     num_workers: int = 0,
     prefetch: int = 2,
     pin_memory: bool = False,
+    reuse: bool = False,
     flat: bool | None = None,
     pad_id: int | None = None,
     microbatches_per_step: int | None = None,
@@ -222,6 +295,11 @@ def loader(
     thread prefetches `prefetch` batches; worker processes help where rows are tokenised on the fly. `flat` puts the
     sequences of a microbatch end to end in one row; it is the default for packed plans. With `whole_run` one iteration
     covers all epochs, see `PlanBatchSampler`.
+
+    With `pin_memory`, batches are made in pinned memory if there is an accelerator. With `reuse`, the memory of a batch
+    is used again: its tensors change when the batch after the next one is asked for. That saves allocations for loops
+    that are done with a batch by then; whoever keeps batches, or copies them to a device with `non_blocking` and does
+    not wait for the copies, must leave it off.
 
     Raises:
         MismatchError: The plan belongs to other data or another tokenizer.
@@ -241,5 +319,6 @@ def loader(
         num_workers=num_workers,
         prefetch=prefetch,
         pin_memory=pin_memory,
+        reuse=reuse,
         multiprocessing_context=multiprocessing_context,
     )

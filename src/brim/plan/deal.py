@@ -8,6 +8,7 @@ taken are a prefix of the global order, so one number is the position of a run, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,7 @@ def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int
     return np.concatenate([by_cost[inside].reshape(-1, step_size)[steps].reshape(-1), last])
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One microbatch for every rank: the global indices from `start` up to but not including `end`, at most one for
     each rank.
     """
@@ -96,17 +96,20 @@ class Deal:
 
     def round(self, number: int) -> Round:
         step, inside = divmod(number, self.rounds_per_step)
-        return self._round_at(step * self.step_size + inside * self.world_size)
+        start = step * self.step_size + inside * self.world_size
+        return Round(start, min(start + self.world_size, (step + 1) * self.step_size, self.length))
 
     def rounds_from(self, position: int) -> Iterator[Round]:
         """Iterate over the rounds that are left when the microbatches before `position` are done.
 
         A position may lie anywhere in a step, as after a change of the number of ranks.
         """
-        while position < self.length:
-            round = self._round_at(position)
-            yield round
-            position = round.end
+        size, world_size, length = self.step_size, self.world_size, self.length
+        while position < length:
+            end_of_step = min((position // size + 1) * size, length)
+            end = min(position + world_size, end_of_step)
+            yield Round(position, end)
+            position = end
 
     def rounds_left(self, position: int) -> int:
         """Return the number of rounds that are left when the microbatches before `position` are done."""
@@ -117,10 +120,6 @@ class Deal:
             return self.rounds - step * self.rounds_per_step
         end_of_step = min((step + 1) * self.step_size, self.length)
         return ceil_div(end_of_step - position, self.world_size) + self.rounds_left(end_of_step)
-
-    def _round_at(self, start: int) -> Round:
-        end_of_step = min((start // self.step_size + 1) * self.step_size, self.length)
-        return Round(start, min(start + self.world_size, end_of_step))
 
     def index(self, round: Round, rank: int) -> int:
         """Return the global index that a rank takes in a round, or NULL for an empty microbatch."""

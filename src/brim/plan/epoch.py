@@ -5,10 +5,10 @@ accessed.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from brim.core.arrays import gather, take_segments
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
-from brim.data.ids import SampleId
+from brim.data.ids import Ids, SampleId
 from brim.data.lengths import LengthCache
 from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.deal import NULL, Deal, Round
@@ -100,6 +100,8 @@ class MicrobatchSpec:
     Sequence s is `lengths[s]` tokens of row `indices[s]` of the length table (id `samples[s]`), from its token
     `starts[s]` on. Row r of the batch holds the sequences `row_ptr[r]` to `row_ptr[r + 1]`: one sequence, unless rows
     are packed.
+
+    The ids of a planned microbatch are made when they are first looked at: most are never needed.
     """
 
     epoch: int
@@ -193,6 +195,16 @@ class MicrobatchSpec:
     def fill(self) -> Fill:
         return Fill(self.token_count, self.padded_token_count)
 
+    if not TYPE_CHECKING:  # where it would make every name an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the ids of a planned microbatch. Python calls this for attributes that are not set."""
+            state = vars(self)
+            if name != "samples" or IDS not in state:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            samples = state[name] = state[IDS].take(state["indices"])
+            return samples
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MicrobatchSpec):
             return NotImplemented
@@ -202,13 +214,20 @@ class MicrobatchSpec:
 
     def __reduce__(self) -> Any:
         """Pickle arrays as bytes, in half the time: every batch from a loader's worker process carries its spec."""
-        state = vars(self)
+        state = {name: value for name, value in vars(self).items() if name != IDS} | {"samples": self.samples}
         return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
 
     def renumbered(self, index: int) -> "MicrobatchSpec":
         """Return the microbatch for use outside its plan: with another index, and no position to resume from."""
-        return replace(self, index=NULL if self.is_null else index, after=None)
+        return self.changed(index=NULL if self.is_null else index, after=None)
 
+    def changed(self, **values: Any) -> "MicrobatchSpec":
+        """Return a copy with other values in some fields, as `dataclasses.replace` does, without making its ids."""
+        return _spec(**(vars(self) | values))
+
+
+IDS = "_ids"
+"""The attribute of a planned microbatch that holds the column of its table's ids, from which `samples` is taken."""
 
 ARRAYS = ("indices", "starts", "lengths", "row_ptr")
 
@@ -219,6 +238,13 @@ def _unpickled(state: dict[str, Any]) -> MicrobatchSpec:
         dtype, content = state[name]
         state[name] = np.frombuffer(content, dtype)
     return MicrobatchSpec(**state)
+
+
+def _spec(**state: Any) -> MicrobatchSpec:
+    """Make a spec of values for all fields, except that `_ids` may take the place of `samples`."""
+    spec = object.__new__(MicrobatchSpec)
+    object.__setattr__(spec, "__dict__", state)  # field by field takes three times as long
+    return spec
 
 
 class Origin(Protocol):
@@ -321,35 +347,41 @@ class EpochPlan(Sequence[MicrobatchSpec]):
 
     def position(self, index: int) -> CheckpointPosition:
         """The position before a microbatch of the global order; at the end of the epoch, the start of the next one."""
-        over = index == self.deal.length
-        return CheckpointPosition(
+        over = index == self._length
+        return CheckpointPosition.unchecked(
             epoch=self.epoch + over,
             microbatch_idx=0 if over else index,
+            global_step=0,
             microbatches_per_step=self.deal.step_size,
             fingerprint=self.origin.fingerprint,
         )
 
+    @cached_property
+    def _length(self) -> int:
+        return self.deal.length
+
     def _at(self, index: int, at: int, end: int) -> MicrobatchSpec:
         columns, origin = self.columns, self.origin
-        first, last = (int(columns.row_ptr[at]), int(columns.row_ptr[at + 1])) if at != NULL else (0, 0)
+        null = at == NULL
+        first, last = (0, 0) if null else (columns.row_ptr.item(at), columns.row_ptr.item(at + 1))
         if columns.seq_ptr is None:
             units, row_ptr = columns.unit[first:last], np.arange(last - first + 1)
         else:
             bounds = columns.seq_ptr[first : last + 1]
             units, row_ptr = columns.unit[bounds[0] : bounds[-1]], bounds - bounds[0]
-        indices = origin.units.samples(units)
-        group = None if columns.group is None or at == NULL else origin.table.group_names[columns.group[at]]
-        return MicrobatchSpec(
+        table, all_units = origin.table, origin.units
+        return _spec(
             epoch=self.epoch,
             index=index,
-            samples=origin.table.ids.take(indices),
-            indices=indices,
-            starts=origin.units.starts(units),
-            lengths=origin.units.length[units],
+            _ids=table.ids,
+            indices=all_units.samples(units),
+            starts=all_units.starts(units),
+            lengths=all_units.length.take(units),
             row_ptr=row_ptr,
-            max_len=int(columns.width[at]) if at != NULL else 0,
-            bucket_id=int(columns.bucket[at]) if at != NULL else 0,
-            group=group,
+            max_len=0 if null else columns.width.item(at),
+            bucket_id=0 if null else columns.bucket.item(at),
+            group=None if null or columns.group is None else table.group_names[columns.group[at]],
             packed=columns.seq_ptr is not None,
             after=self.position(end),
+            last_of_step=None,
         )

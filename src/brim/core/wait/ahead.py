@@ -1,12 +1,22 @@
-"""An iterator that a thread runs a few items ahead of its consumer."""
+"""An iterator that a thread runs a few items ahead of its consumer.
 
-import queue
+The two threads exchange items and requests through queues that are written in C and wait without polling, so a waiting
+side costs nothing, and handing an item over costs a few microseconds.
+"""
+
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 ItemT = TypeVar("ItemT")
+
+
+class _End:
+    """Comes after the last item: the error that ended the iteration, if there was one."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
 
 
 def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
@@ -19,40 +29,33 @@ def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
         >>> list(fetch_ahead(iter(range(5)), ahead=2))
         [0, 1, 2, 3, 4]
     """
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(ahead)
-    stop = threading.Event()
-
-    def put(is_item: bool, value: Any) -> None:
-        while not stop.is_set():
-            try:
-                return ready.put((is_item, value), timeout=0.1)
-            except queue.Full:
-                continue
+    ready: SimpleQueue[Any] = SimpleQueue()
+    asked: SimpleQueue[bool] = SimpleQueue()  # one entry for each item that may be made; False: no more of them
+    for _ in range(ahead):
+        asked.put(True)
+    left = False  # set before the last entry of `asked`, which may have others in front of it
 
     def work() -> None:
         try:
-            for item in items:
-                put(True, item)
-                if stop.is_set():
-                    return
-            put(False, None)
+            while asked.get() and not left:
+                ready.put(next(items))
+        except StopIteration:
+            ready.put(_End(None))
         except BaseException as error:  # whatever it is, it belongs to the thread that waits for the item
-            put(False, error)
+            ready.put(_End(error))
 
     thread = threading.Thread(target=work, name="brim-fetch", daemon=True)
     thread.start()
     try:
         while True:
-            is_item, value = ready.get()
-            if is_item:
-                yield value
-            elif value is None:
+            asked.put(True)
+            item = ready.get()
+            if type(item) is _End:
+                if item.error is not None:
+                    raise item.error
                 return
-            else:
-                raise value
+            yield item
     finally:
-        stop.set()
-        with suppress(queue.Empty):
-            while True:
-                ready.get_nowait()  # the thread may be waiting for room
+        left = True
+        asked.put(False)
         thread.join()
