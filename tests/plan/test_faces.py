@@ -1,6 +1,7 @@
 """The other names of the planner: sampler, metrics, fingerprints, ranks from the environment."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,18 +119,16 @@ PLAN = BatchPlan.build({f"s{i}": i % 50 + 1 for i in range(200)}, BatchingConfig
 def test_a_batch_fingerprint_covers_order_boundaries_and_widths():
     batches = list(PLAN.iter_epoch(0))
     one, two = batches[0], batches[1]
-    joined = type(one)(
-        **{
-            **vars(one),
-            "samples": one.samples + two.samples,
-            "indices": np.concatenate([one.indices, two.indices]),
-            "starts": np.concatenate([one.starts, two.starts]),
-            "lengths": np.concatenate([one.lengths, two.lengths]),
-            "row_ptr": np.arange(len(one.samples) + len(two.samples) + 1),
-        }
+    joined = replace(
+        one,
+        samples=one.samples + two.samples,
+        indices=np.concatenate([one.indices, two.indices]),
+        starts=np.concatenate([one.starts, two.starts]),
+        lengths=np.concatenate([one.lengths, two.lengths]),
+        row_ptr=np.arange(len(one.samples) + len(two.samples) + 1),
     )
-    wider = type(one)(**{**vars(one), "max_len": one.max_len + 1})
-    other_start = type(one)(**{**vars(one), "starts": one.starts + 1})
+    wider = replace(one, max_len=one.max_len + 1)
+    other_start = replace(one, starts=one.starts + 1)
     variants = [
         batches,
         batches[::-1],

@@ -1,15 +1,20 @@
 """An iterator that a thread runs a few items ahead of its consumer.
 
-The two threads exchange items and requests through queues that are written in C and wait without polling, so a waiting
-side costs nothing, and handing an item over costs a few microseconds.
+Waking a thread costs as much as making a small batch, because the woken thread also wants the interpreter's lock. So a
+consumer that waits is woken when the thread has made all it may make, or after a millisecond if that is sooner, and
+then takes several items without waiting. Nobody polls.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 ItemT = TypeVar("ItemT")
+
+PATIENCE = 0.001
+"""Upper limit, in seconds, of the time for which an item that is ready is withheld from a consumer that waits."""
 
 
 class _End:
@@ -29,27 +34,43 @@ def fetch_ahead(items: Iterator[ItemT], ahead: int) -> Iterator[ItemT]:
         >>> list(fetch_ahead(iter(range(5)), ahead=2))
         [0, 1, 2, 3, 4]
     """
-    ready: SimpleQueue[Any] = SimpleQueue()
-    asked: SimpleQueue[bool] = SimpleQueue()  # one entry for each item that may be made; False: no more of them
-    for _ in range(ahead):
-        asked.put(True)
-    left = False  # set before the last entry of `asked`, which may have others in front of it
+    asked: SimpleQueue[bool] = SimpleQueue()  # True for each item that may be made, False when no more are wanted
+    made: deque[Any] = deque()
+    bell = threading.Lock()  # locked while there is nothing new: only the consumer locks it, only the thread unlocks it
+    bell.acquire()
+    left = impatient = False
+
+    def ring() -> None:
+        if bell.locked():
+            bell.release()
 
     def work() -> None:
         try:
             while asked.get() and not left:
-                ready.put(next(items))
+                made.append(next(items))
+                if impatient or asked.empty():
+                    ring()
         except StopIteration:
-            ready.put(_End(None))
+            made.append(_End(None))
         except BaseException as error:  # whatever it is, it belongs to the thread that waits for the item
-            ready.put(_End(error))
+            made.append(_End(error))
+        ring()
 
+    for _ in range(ahead):
+        asked.put(True)
     thread = threading.Thread(target=work, name="brim-fetch", daemon=True)
     thread.start()
     try:
         while True:
             asked.put(True)
-            item = ready.get()
+            while not made:  # the bell may have been rung for an item that was taken without waiting
+                if not bell.acquire(timeout=PATIENCE):
+                    # Set before looking again: the thread sees this, or this sees the item.
+                    impatient = True
+                    if not made:
+                        bell.acquire()
+                    impatient = False
+            item = made.popleft()
             if type(item) is _End:
                 if item.error is not None:
                     raise item.error
