@@ -6,7 +6,7 @@ points into the middle of an optimizer step, since a checkpoint does not hold th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -388,7 +388,9 @@ class PlanFollower(ABC, Generic[BatchT]):
         return fetch_ahead(self._made(), self._prefetch) if self._prefetch else self._made()
 
     @abstractmethod
-    def _make(self, microbatch: MicrobatchSpec) -> BatchT: ...
+    def _maker(self) -> Callable[[MicrobatchSpec], BatchT]:
+        """Return the function that makes the batches of one iteration."""
 
     def _made(self) -> Iterator[BatchT]:
-        return (self._make(microbatch) for microbatch in iter(self._fetching).microbatches)
+        make = self._maker()
+        return (make(microbatch) for microbatch in iter(self._fetching).microbatches)

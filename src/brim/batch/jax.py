@@ -10,6 +10,7 @@ shape at the same time: use a packed plan.
 This module imports jax.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,9 @@ class JaxLoader(PlanFollower[JaxBatch]):
         self._source, self._pad_id = source, source.pad_id if pad_id is None else pad_id
         self._rows = {width: rows for rows, width in self.shapes}
         self._smallest = min(self.shapes, key=lambda shape: shape[0] * shape[1])
+
+    def _maker(self) -> Callable[[MicrobatchSpec], JaxBatch]:
+        return self._make
 
     def _make(self, microbatch: MicrobatchSpec) -> JaxBatch:
         width = self._smallest[1] if microbatch.is_null else microbatch.max_len

@@ -40,6 +40,9 @@ else:
     torch = need("torch", extra="torch", user="brim.batch.torch")
     from torch.utils.data import DataLoader, Dataset
 
+INTACT = 2
+"""With `reuse`, this many of the last batches that were handed out are as they were made."""
+
 TENSORS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
 
 
@@ -232,8 +235,7 @@ class PlanLoader(PlanFollower[TensorBatch]):
         pin = pin_memory and has_accelerator()
         if allocate is None and pin:
             allocate = pinned
-        self._blocks = Buffers(prefetch + 2, allocate) if reuse and allocate is not None else allocate
-        self._memory = Buffers(prefetch + 2, aligned) if reuse and allocate is None else None
+        self._allocate, self._reuse = allocate, reuse
         self._workers: DataLoader[TensorBatch] | None = None
         if num_workers:
             self._workers = DataLoader(
@@ -250,17 +252,37 @@ class PlanLoader(PlanFollower[TensorBatch]):
     def _batches(self) -> Iterator[TensorBatch]:
         return super()._batches() if self._workers is None else iter(self._workers)
 
-    def _make(self, microbatch: MicrobatchSpec) -> TensorBatch:
-        if self._blocks is None:
-            return TensorBatch.laid_out(self.dataset.arrange(microbatch, self._memory), microbatch)
-        allocate, taken = self._blocks, list["Tensor"]()
+    def steps(self) -> Iterator[list[TensorBatch]]:
+        """Iterate over optimizer steps: the same batches, in one list for each step.
 
-        def memory(size: int) -> NDArray[np.uint8]:
-            taken.append(allocate(size))
-            return taken[0].numpy()
+        Raises:
+            OptionError: A step has more batches than `reuse` leaves intact.
+        """
+        if self._reuse and self.batches_per_step > INTACT:
+            raise OptionError(
+                f"a step has {self.batches_per_step} batches, and with reuse only the last {INTACT} are intact; "
+                "iterate over the batches, or leave reuse out"
+            )
+        return super().steps()
 
-        made = self.dataset.arrange(microbatch, memory)
-        return TensorBatch.inside(taken[0], made, microbatch)
+    def _maker(self) -> Callable[[MicrobatchSpec], TensorBatch]:
+        count = self._prefetch + INTACT
+        if self._allocate is None:
+            memory = Buffers(count, aligned) if self._reuse else None
+            return lambda microbatch: TensorBatch.laid_out(self.dataset.arrange(microbatch, memory), microbatch)
+        blocks = Buffers(count, self._allocate) if self._reuse else self._allocate
+
+        def make(microbatch: MicrobatchSpec) -> TensorBatch:
+            taken: list[Tensor] = []
+
+            def memory(size: int) -> NDArray[np.uint8]:
+                taken.append(blocks(size))
+                return taken[0].numpy()
+
+            made = self.dataset.arrange(microbatch, memory)
+            return TensorBatch.inside(taken[0], made, microbatch)
+
+        return make
 
 
 def pinned(size: int) -> "Tensor":

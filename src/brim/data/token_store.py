@@ -141,9 +141,16 @@ class TokenStore:
     def spans(
         self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> Spans:
-        if len(rows) and (int(rows.max()) >= len(self) or np.any(starts + lengths > self.lengths[rows])):
-            raise shorter(self, rows, starts + lengths)
-        return Spans(self.tokens, self.learned, self.starts[rows] + starts)
+        ends = starts + lengths
+        try:
+            beyond = np.count_nonzero(ends > self.lengths.take(rows))
+        except IndexError:
+            raise shorter(self, rows, ends) from None
+        if beyond:
+            raise shorter(self, rows, ends)
+        begin = self.starts.take(rows)
+        begin += starts
+        return Spans(self.tokens, self.learned, begin)
 
     def sample(self, row: int) -> Spans:
         """Return all tokens of one sample."""

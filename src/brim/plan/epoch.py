@@ -17,7 +17,7 @@ from brim.core.arrays import gather, take_segments
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
-from brim.data.ids import Ids, SampleId
+from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache
 from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.deal import NULL, Deal, Round
@@ -214,7 +214,7 @@ class MicrobatchSpec:
 
     def __reduce__(self) -> Any:
         """Pickle arrays as bytes, in half the time: every batch from a loader's worker process carries its spec."""
-        state = {name: value for name, value in vars(self).items() if name != IDS} | {"samples": self.samples}
+        state: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return (_unpickled, (state | {name: (state[name].dtype.str, state[name].tobytes()) for name in ARRAYS},))
 
     def renumbered(self, index: int) -> "MicrobatchSpec":
