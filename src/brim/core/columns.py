@@ -2,8 +2,12 @@
 
 Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a
 JSON index (metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's
-size and checksum. Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and a
-column is checked against its checksum when it is first touched. Nothing is ever unpickled.
+size and checksum. Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and
+nothing is read unverified. Nothing is ever unpickled.
+
+A column has one checksum for all its bytes, or one for each of its blocks. The first is for files that are always read
+whole. The second is for those of which a few rows are read at a time: the lists of checksums lie behind the column, and
+the index has their root (`brim.core.blocks`). The index says which it is, for each column.
 """
 
 import json
@@ -20,20 +24,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_file
+from brim.core.blocks import ONE_BLOCK, Blocks, GrowingTree, HashTree
+from brim.core.column import Column
 from brim.core.errors import DamagedError, DataError
-from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes, new_hash
+from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
 
 ALIGN = 64
 COPY_BYTES = 1 << 20
 
 
 def write_columns(
-    target: str | os.PathLike[str], format: str, meta: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]
+    target: str | os.PathLike[str],
+    format: str,
+    meta: Mapping[str, Any],
+    columns: Mapping[str, NDArray[Any] | Column],
+    *,
+    blocks: bool = False,
 ) -> None:
-    """Write a file of `format` (such as "brim.lengths/1") whole or not at all. Equal contents give equal bytes."""
+    """Write a file of `format` (such as "brim.lengths/2") whole or not at all. Equal contents give equal bytes.
+
+    `blocks` gives every block of a column a checksum of its own.
+    """
     with atomic_file(target) as file:
         file.write(_head(format))
-        places = {name: _write_column(file, column) for name, column in columns.items()}
+        places = {name: _write_column(file, Column.of(column), blocks) for name, column in columns.items()}
         _write_index(file, format, meta, places)
 
 
@@ -41,8 +55,8 @@ def write_columns(
 def stream_columns(
     target: str | os.PathLike[str], format: str, dtypes: Mapping[str, str]
 ) -> Generator["ColumnStream", None, None]:
-    """The same for columns that do not fit in memory and whose sizes are not known yet: each is appended to, piece by
-    piece.
+    """The same with checksums of blocks, for columns that do not fit in memory and whose sizes are not known yet: each
+    is appended to, piece by piece.
 
     The first column goes straight to its place; the others wait in unnamed files beside the target until it is
     complete. `meta` of the stream is written at the end, so what is learned on the way can be part of it.
@@ -65,12 +79,12 @@ class ColumnStream:
         self._files = files
         self._dtypes = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in dtypes.items()}
         self._sizes = dict.fromkeys(dtypes, 0)
-        self._hashes = {name: new_hash() for name in dtypes}
+        self._trees = {name: GrowingTree() for name in dtypes}
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         data = array_bytes(values.astype(self._dtypes[name], copy=False))
         self._files[name].write(data)
-        self._hashes[name].update(data)
+        self._trees[name].update(data)
         self._sizes[name] += values.size
 
     def close(self, file: IO[bytes]) -> dict[str, dict[str, Any]]:
@@ -81,11 +95,32 @@ class ColumnStream:
             if source is not file:
                 source.seek(0)
                 shutil.copyfileobj(source, file, COPY_BYTES)
-            file.write(b"\0" * (-file.tell() % ALIGN))
-            dtype, size, checksum = self._dtypes[name].str, self._sizes[name], self._hashes[name].hexdigest()
-            places[name] = {"dtype": dtype, "size": size, "start": start, "checksum": checksum}
+            _pad(file)
+            places[name] = {"dtype": self._dtypes[name].str, "size": self._sizes[name], "start": start}
+            places[name] |= _write_lists(file, self._trees[name].close())
             start = file.tell()
         return places
+
+
+def _write_column(file: IO[bytes], column: Column, blocks: bool) -> dict[str, Any]:
+    data = array_bytes(column.whole)
+    place = {"dtype": column.dtype.newbyteorder("<").str, "size": data.nbytes // column.dtype.itemsize}
+    place |= {"start": file.tell()}
+    file.write(data)
+    _pad(file)
+    return place | (_write_lists(file, column.tree) if blocks else {"checksum": digest_bytes(data)})
+
+
+def _write_lists(file: IO[bytes], tree: HashTree) -> dict[str, Any]:
+    place = {"lists": file.tell(), "root": tree.root}
+    for checksums in tree.lists:
+        file.write(checksums)
+    _pad(file)
+    return place
+
+
+def _pad(file: IO[bytes]) -> None:
+    file.write(b"\0" * (-file.tell() % ALIGN))
 
 
 def _head(format: str) -> bytes:
@@ -98,33 +133,31 @@ def _write_index(file: IO[bytes], format: str, meta: Mapping[str, Any], places: 
     file.write(f"{len(index)} {digest_bytes(index)}".encode().ljust(ALIGN - 1) + b"\n")
 
 
-def _write_column(file: IO[bytes], column: NDArray[Any]) -> dict[str, Any]:
-    start, data = file.tell(), array_bytes(column)
-    file.write(data)
-    file.write(b"\0" * (-file.tell() % ALIGN))
-    dtype = column.dtype.newbyteorder("<").str
-    return {"dtype": dtype, "size": column.size, "start": start, "checksum": digest_bytes(data)}
-
-
 class Columns:
     """A file of columns, open for reading. Pickles as its path, so it can be sent to worker processes."""
 
-    def __init__(self, path: str | os.PathLike[str], format: str, *, check: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], format: str, *, older: tuple[str, ...] = (), check: bool = True
+    ) -> None:
         """Open without reading the columns. `check=False` believes them: for a file that another process has checked.
+
+        Args:
+            older: Earlier versions of the format that are read, too.
 
         Raises:
             DataError: There is no such file, or it is of another kind.
             DamagedError: It is truncated, its index is altered, or it is of another version.
         """
-        self.path, self.format, self._check = Path(path), format, check
+        self.path, self._formats, self._check = Path(path), (format, *older), check
         self._map = _map(self.path)
         index = self._read_index()
+        self.format: str = index["format"]
         self.meta: dict[str, Any] = index["meta"]
         self._places: dict[str, dict[str, Any]] = index["columns"]
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._columns: dict[str, Column] = {}
 
-    def __reduce__(self) -> tuple[type["Columns"], tuple[Path, str]]:
-        return (Columns, (self.path, self.format))
+    def __reduce__(self) -> Any:
+        return (_reopen, (self.path, self._formats))
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
@@ -133,32 +166,50 @@ class Columns:
         return iter(self._places)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The column, read-only, mapped from the file; checked once against its checksum.
+        """The numbers of a column, read-only, mapped from the file; checked once against their checksums.
 
         Raises:
             DamagedError: The bytes are not the ones that were written.
         """
-        if name not in self._arrays:
-            place = self._places[name]
-            array = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
-            if self._check and digest_bytes(array_bytes(array)) != place["checksum"]:
-                raise DamagedError(
-                    f"{self.path}: column {name!r} is damaged (its checksum differs); write the file again"
-                )
-            self._arrays[name] = array
-        return self._arrays[name]
+        return self.column(name).whole
 
     def get(self, name: str) -> NDArray[Any] | None:
-        """The column, or None if there is none of this name."""
+        """The numbers of a column, or None if there is none of this name."""
         return self[name] if name in self._places else None
 
+    def column(self, name: str) -> Column:
+        """The column, of which only what is read is verified. One with a single checksum is verified as a whole."""
+        if name not in self._columns:
+            self._columns[name] = self._open(name)
+        return self._columns[name]
+
+    def verify(self) -> None:
+        """Read all columns.
+
+        Raises:
+            DamagedError: The bytes of one are not the ones that were written.
+        """
+        for name in self:
+            _ = self[name]
+
+    def _open(self, name: str) -> Column:
+        place, what = self._places[name], f"{self.path}: column {name!r}"
+        values = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
+        data = self._map[place["start"] : place["start"] + values.nbytes]
+        if "root" not in place:
+            checksum = bytes.fromhex(place["checksum"])
+            return Column(values, Blocks(data, checksum, bits=ONE_BLOCK) if self._check else None, what=what)
+        tree = HashTree.read(self._map[place["lists"] :], values.nbytes, place["root"])
+        return Column(values, Blocks.under(tree, data) if self._check else None, tree=tree, what=what)
+
     def _read_index(self) -> dict[str, Any]:
-        kind = self.format.split("/")[0]
+        format = self._formats[0]
+        kind = format.split("/")[0]
         head = bytes(self._map[:ALIGN]).split(b"\n")[0].decode("ascii", "replace")
         if head.split("/")[0] != kind:
             raise DataError(f"{self.path} is not a {kind} file")
-        if head != self.format:
-            raise DamagedError(f"{self.path} is of version {head}, this brim reads {self.format}; write the file again")
+        if head not in self._formats:
+            raise DamagedError(f"{self.path} is of version {head}, this brim reads {format}; write the file again")
         try:
             size, checksum = bytes(self._map[-ALIGN:]).split()
             index = bytes(self._map[-ALIGN - int(size) : -ALIGN])
@@ -168,6 +219,10 @@ class Columns:
         if not whole:
             raise DamagedError(f"{self.path} is truncated or damaged (its index is not readable); write the file again")
         return json.loads(index)
+
+
+def _reopen(path: Path, formats: tuple[str, ...]) -> Columns:
+    return Columns(path, formats[0], older=formats[1:])
 
 
 def is_columns(path: Path, format: str) -> bool:

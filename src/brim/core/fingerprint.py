@@ -26,11 +26,14 @@ def new_hash() -> Hash:
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
+def digest(data: "bytes | bytearray | memoryview") -> bytes:
+    """The checksum of some bytes, as bytes."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
 def digest_bytes(data: "bytes | memoryview") -> str:
-    """The checksum of some bytes."""
-    hash = new_hash()
-    hash.update(data)
-    return hash.hexdigest()
+    """The checksum of some bytes, as hex digits."""
+    return digest(data).hex()
 
 
 def fingerprint(**parts: Any) -> str:
