@@ -1,22 +1,28 @@
 """The ids of a data set as a column: row numbers, integers or strings.
 
-Ten million ids are two flat arrays here, not ten million objects. An id keeps its type: 0 is an id like any other, and
+Ten million ids are two flat columns here, not ten million objects: an id becomes one when it is looked at, and ids in a
+file are read no earlier. An id keeps its type: 0 is an id like any other, and
 a data set with integer ids gives integers back. Where a data set mixes integers and strings, all of them become
 strings.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.column import Column
 from brim.core.errors import DataError
 from brim.core.rng import raw_bits
 
 SampleId = str | int
 
 CHUNK = 1 << 20
+AT_ONCE = 1 << 12
+"""Number of ids that iterating makes objects of at once."""
+NUMBERS = {"id": np.dtype(np.int64)}
+TEXTS = {"id_text": np.dtype(np.uint8), "id_ends": np.dtype(np.int64)}
 
 
 def is_id(value: Any) -> TypeGuard[SampleId]:
@@ -40,9 +46,9 @@ class Ids:
     COLUMNS = ("id", "id_text", "id_ends")
     """Names of the columns in which files store ids. Row numbers need none."""
 
-    def __init__(self, count: int, columns: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, count: int, columns: Mapping[str, NDArray[Any] | Column]) -> None:
         self._count = count
-        self._columns = columns
+        self.columns: dict[str, Column] = {name: Column.of(column) for name, column in columns.items()}
         self._lookup: dict[SampleId, int] | None = None
 
     @classmethod
@@ -62,36 +68,53 @@ class Ids:
         return cls(len(ends), {"id_text": text, "id_ends": ends})
 
     @classmethod
-    def from_columns(cls, count: int, columns: Any) -> "Ids":
+    def from_columns(cls, count: int, columns: Mapping[str, NDArray[Any] | Column]) -> "Ids":
         """Return the ids that are stored among the columns of a file. Columns with other names are ignored."""
         return cls(count, {name: columns[name] for name in cls.COLUMNS if name in columns})
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns to store in a file, by name."""
-        return dict(self._columns)
+        return {name: column.whole for name, column in self.columns.items()}
 
     @property
     def numbers(self) -> NDArray[np.int64] | None:
         """The ids, if they are integers other than the row numbers; else None."""
-        return self._columns.get("id")
+        return self.columns["id"].whole if "id" in self.columns else None
 
     @property
     def text(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
         """All ids in UTF-8, end to end, and the byte offset at which each one ends, if they are strings; else None."""
-        return (self._columns["id_text"], self._columns["id_ends"]) if "id_text" in self._columns else None
+        return (self.columns["id_text"].whole, self.columns["id_ends"].whole) if "id_text" in self.columns else None
 
     def is_whole(self) -> bool:
         """Return whether the columns are consistent with each other. Columns read from a file may not be."""
-        if not self._columns:
-            return True
-        if set(self._columns) == {"id"}:
-            numbers = self._columns["id"]
-            return numbers.shape == (self._count,) and numbers.dtype == np.int64
-        if set(self._columns) != {"id_text", "id_ends"}:
+        if not self.has_whole_columns():
             return False
-        text, ends = self._columns["id_text"], self._columns["id_ends"]
-        ascending = ends.shape == (self._count,) and not (np.diff(ends, prepend=0) < 0).any()
-        return ascending and text.dtype == np.uint8 and int(ends[-1:].sum()) == len(text)
+        if self.text is None:
+            return True
+        text, ends = self.text
+        return not (np.diff(ends, prepend=0) < 0).any() and int(ends[-1:].sum()) == len(text)
+
+    def has_whole_columns(self) -> bool:
+        """Return whether the columns have the sizes and types of so many ids. This reads none of them."""
+        found = {name: column.dtype for name, column in self.columns.items()}
+        sizes = {len(column) for name, column in self.columns.items() if name != "id_text"}
+        return found in ({}, NUMBERS, TEXTS) and sizes <= {self._count}
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Ids]") -> "Ids":
+        """Return the ids of all parts, one part behind the other. If one part has strings, all of them become strings.
+
+        A part of row numbers has the numbers that it would have by itself.
+        """
+        if all(part.text is None for part in parts):
+            numbers = [np.arange(len(part)) if part.numbers is None else part.numbers for part in parts]
+            return cls.integers(np.concatenate([np.empty(0, np.int64), *numbers]))
+        texts = [(part if part.text is not None else cls._as_text(part)).text for part in parts]
+        found = [text for text in texts if text is not None]
+        offsets = np.cumsum([0, *(len(text) for text, _ in found)])
+        ends = [ends + offset for (_, ends), offset in zip(found, offsets, strict=False)]
+        return cls.strings(np.concatenate([text for text, _ in found]), np.concatenate(ends))
 
     @classmethod
     def of(cls, ids: Iterable[SampleId]) -> "Ids":
@@ -99,10 +122,24 @@ class Ids:
 
         If an integer does not fit in 64 bits, such as a long hash, all ids become strings.
         """
-        values = [int(value) if isinstance(value, np.integer) else value for value in ids]
-        if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
-            return cls.integers(np.array(values, np.int64))
-        texts = [str(value) for value in values]
+        values = list(ids)
+        kinds = set(map(type, values))
+        if not kinds <= {int, str}:
+            values = [int(value) if isinstance(value, np.integer) else value for value in values]
+            kinds = set(map(type, values))
+        if kinds <= {int}:
+            try:
+                return cls.integers(np.array(values, np.int64))
+            except OverflowError:
+                pass
+        return cls._of_texts(values if kinds == {str} else [str(value) for value in values])
+
+    @classmethod
+    def _as_text(cls, ids: "Ids") -> "Ids":
+        return cls._of_texts([str(id) for id in ids])
+
+    @classmethod
+    def _of_texts(cls, texts: Sequence[Any]) -> "Ids":
         joined = "".join(texts)
         sizes = map(len, texts if joined.isascii() else (text.encode() for text in texts))
         return cls.strings(
@@ -116,27 +153,28 @@ class Ids:
         if not -self._count <= row < self._count:
             raise IndexError(f"row {row} of {self._count} ids")
         row %= self._count
-        if "id" in self._columns:
-            return int(self._columns["id"][row])
-        if "id_text" not in self._columns:
+        if "id" in self.columns:
+            return int(self.columns["id"][row])
+        if "id_text" not in self.columns:
             return row
-        ends = self._columns["id_ends"]
-        return self._columns["id_text"][int(ends[row - 1]) if row else 0 : int(ends[row])].tobytes().decode()
+        ends = self.columns["id_ends"]
+        return self.columns["id_text"][int(ends[row - 1]) if row else 0 : int(ends[row])].tobytes().decode()
 
     def __iter__(self) -> Iterator[SampleId]:
-        return (self[row] for row in range(self._count))
+        for start in range(0, self._count, AT_ONCE):
+            yield from self.take(np.arange(start, min(start + AT_ONCE, self._count)))
 
     def take(self, rows: NDArray[np.integer[Any]]) -> tuple[SampleId, ...]:
         """Return the ids of the given rows."""
-        if not self._columns:
+        if not self.columns:
             return tuple(rows.tolist())
-        if "id" in self._columns:
-            return tuple(self._columns["id"][rows].tolist())
-        ends, text = self._columns["id_ends"], self._columns["id_text"].data
-        starts = np.where(rows > 0, ends[rows - 1], 0)
-        return tuple(
-            str(text[start:end], "utf-8") for start, end in zip(starts.tolist(), ends[rows].tolist(), strict=True)
-        )
+        if "id" in self.columns:
+            return tuple(self.columns["id"][rows].tolist())
+        ends = self.columns["id_ends"]
+        starts, stops = np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0), ends[rows]
+        text = self.columns["id_text"].spans(starts, stops).data
+        spans = zip(starts.tolist(), stops.tolist(), strict=True)
+        return tuple(str(text[start:stop], "utf-8") for start, stop in spans)
 
     def row_of(self, id: SampleId) -> int:
         """Return the row that holds an id. The first call builds a lookup table of all ids.
@@ -144,7 +182,7 @@ class Ids:
         Raises:
             KeyError: No row has this id.
         """
-        if not self._columns:
+        if not self.columns:
             if isinstance(id, int) and 0 <= id < self._count:
                 return id
             raise KeyError(id)
@@ -158,13 +196,12 @@ class Ids:
         Strings are hashed to 64 bits and the hashes are sorted, which takes 16 bytes per id however long the ids are.
         The ids of rows with equal hashes are then compared, so a hash collision is never reported.
         """
-        if not self._columns:
+        if self.text is not None:
+            keys = _hashes(*self.text)
+        elif self.numbers is not None:
+            keys = self.numbers
+        else:
             return None
-        keys = (
-            self._columns["id"]
-            if "id" in self._columns
-            else _hashes(self._columns["id_text"], self._columns["id_ends"])
-        )
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         pairs: list[tuple[int, int]] = []

@@ -3,6 +3,7 @@
 It is a table of id, length and (optionally) group, with the fingerprints of the data and of the tokenizer it was
 measured with. Planning reads this and nothing else. There are two forms on disk: JSONL for people, and memory-mapped
 columns for everything else. Both are written whole or not at all, and truncated or altered files are detected in both.
+Opening columns reads their headers, which hold the fingerprint of the table; rows are verified when they are read.
 
 A group is a label; samples of different groups never share a microbatch. Most data sets have none. Nested samples may
 be ragged along several axes, each of which is padded separately (`brim.data.nested.structure`): then `axes` has a
@@ -19,13 +20,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.column import Column
 from brim.core.columns import Columns, is_columns, write_columns
-from brim.core.errors import DataError
+from brim.core.errors import DamagedError, DataError
 from brim.core.fingerprint import fingerprint
 from brim.core.options import LONGEST
 from brim.data.ids import Ids, SampleId
 
-FORMAT = "brim.lengths/1"
+FORMAT = "brim.lengths/2"
+FORMAT_1 = "brim.lengths/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +54,43 @@ class LengthCache:
     def __init__(
         self,
         ids: Ids,
-        lengths: NDArray[np.int32],
+        lengths: NDArray[np.int32] | Column,
         *,
-        groups: NDArray[np.int32] | None = None,
+        groups: NDArray[np.int32] | Column | None = None,
         group_names: tuple[str, ...] = (),
-        axes: NDArray[np.int32] | None = None,
+        axes: NDArray[np.int32] | Column | None = None,
         tokenizer_hash: str = "",
         dataset_hash: str = "",
         source: Mapping[str, Any] | None = None,
     ) -> None:
+        """Make a table of columns. `axes` is [rows, axes], or that as one column of a file, row by row."""
         if len(ids) != len(lengths) or (groups is not None and len(groups) != len(lengths)):
             raise DataError(f"{len(ids)} ids for {len(lengths)} lengths")
-        if axes is not None and (axes.ndim != 2 or not np.array_equal(axes.sum(axis=1, dtype=np.int64), lengths)):
-            raise DataError(f"axes of shape {axes.shape} do not add up to the {len(lengths)} lengths")
-        self.ids, self.lengths = ids, lengths
-        self.groups, self.group_names = groups, group_names
-        self.axes = axes  # [rows, axes]; 0 along the axes that a sample does not have
+        self.ids, self.length = ids, Column.of(lengths)
+        self._groups = None if groups is None else Column.of(groups)
+        self._axes = axes if axes is None or isinstance(axes, Column) else _flat(axes, self.length)
+        self.group_names = group_names
         self.tokenizer_hash, self.dataset_hash = tokenizer_hash, dataset_hash
         self.source = dict(source or {})
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """The lengths of all samples. `length` is the same column, to read some of them from."""
+        return self.length.whole
+
+    @property
+    def groups(self) -> NDArray[np.int32] | None:
+        """The number of each sample's group in `group_names`."""
+        return None if self._groups is None else self._groups.whole
+
+    @cached_property
+    def axes(self) -> NDArray[np.int32] | None:
+        """The length of each sample along each axis, [rows, axes]; 0 along the axes that it does not have."""
+        if self._axes is None:
+            return None
+        axes = self._axes.whole.reshape(len(self), len(self._axes) // max(len(self), 1))
+        _check_sums(axes, self.lengths)
+        return axes
 
     @classmethod
     def from_lengths(
@@ -132,7 +154,7 @@ class LengthCache:
         if names not in ([], [""]):
             code = {name: number for number, name in enumerate(names)}
             codes = np.array([code[group or ""] for group in groups], np.int32)
-        matrix = _checked_axes(lengths, axes, column) if any(row is not None for row in axes) else None
+        matrix = checked_axes(lengths, axes, column) if any(row is not None for row in axes) else None
         used = tuple(names) if codes is not None else ()
         return cls(column, _checked_lengths(lengths, column), groups=codes, group_names=used, axes=matrix, **meta)
 
@@ -140,7 +162,7 @@ class LengthCache:
     def load(cls, path: str | os.PathLike[str]) -> "LengthCache":
         """Open a cache in either form.
 
-        The columnar form is memory-mapped; its columns are verified by their checksums, for which they are read once.
+        Of the columnar form, the headers are read; its columns are verified where they are read.
 
         Raises:
             DataError: The file is missing, or is not a length cache.
@@ -152,10 +174,22 @@ class LengthCache:
         if not path.exists():
             raise DataError(f"{path} does not exist; build it with: brim lengths build -d DATA -t TOKENIZER -o {path}")
         if is_columns(path, FORMAT):
-            return _from_columns(Columns(path, FORMAT))
+            return _from_columns(Columns(path, FORMAT, older=(FORMAT_1,)))
         from brim.data.lengths_jsonl import read_jsonl
 
         return read_jsonl(path)
+
+    def verify(self) -> None:
+        """Read all columns and check that they fit together.
+
+        Raises:
+            DamagedError: A file of columns is not as it was written.
+        """
+        for column in self.columns.values():
+            _ = column.whole
+        _ = self.axes
+        if not self.ids.is_whole():
+            raise DamagedError("the ids of a length table do not fit together; build it again")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write JSONL if the name ends in .jsonl, columns otherwise. Equal caches give equal bytes."""
@@ -164,22 +198,23 @@ class LengthCache:
 
             write_jsonl(self, path)
             return
-        columns: dict[str, Any] = {"length": self.lengths, **self.ids.to_columns()}
-        if self.groups is not None:
-            columns["group"] = self.groups
-        if self.axes is not None:
-            columns["axes"] = np.ascontiguousarray(self.axes).reshape(-1)
-        write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, columns)
+        write_columns(path, FORMAT, {**self.meta, "rows": len(self)}, self.columns, blocks=True)
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns of the table by the names that they have in files."""
+        found = {"length": self.length, **self.ids.columns, "group": self._groups, "axes": self._axes}
+        return {name: column for name, column in found.items() if column is not None}
 
     def with_hashes(self, dataset_hash: str, tokenizer_hash: str) -> "LengthCache":
         """Return the same table with other fingerprints of the data and the tokenizer."""
         meta: dict[str, Any] = {
-            "groups": self.groups,
+            "groups": self._groups,
             "group_names": self.group_names,
-            "axes": self.axes,
+            "axes": self._axes,
             "source": self.source,
         }
-        return LengthCache(self.ids, self.lengths, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash, **meta)
+        return LengthCache(self.ids, self.length, dataset_hash=dataset_hash, tokenizer_hash=tokenizer_hash, **meta)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -193,35 +228,34 @@ class LengthCache:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of the table. It changes if an id, a length, a group, the data or the tokenizer changes."""
-        groups: dict[str, Any] = {} if self.groups is None else {"groups": self.groups, "group_names": self.group_names}
-        if self.axes is not None:
-            groups["axes"] = self.axes
+        """Fingerprint of the table. It changes if an id, a length, a group, the data or the tokenizer changes.
+
+        It covers the checksums of the columns, which the headers of a file hold, so computing it reads no column.
+        """
         return fingerprint(
             rows=len(self),
-            lengths=self.lengths,
+            columns={name: column.identity for name, column in self.columns.items()},
+            group_names=self.group_names if self._groups is not None else (),
             tokenizer=self.tokenizer_hash,
             dataset=self.dataset_hash,
-            **self.ids.to_columns(),
-            **groups,
         )
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.length)
 
     def __iter__(self) -> Iterator[LengthEntry]:
         return (self.entry(row) for row in range(len(self)))
 
     def entry(self, row: int) -> LengthEntry:
-        group = None if self.groups is None else self.group_names[self.groups[row]]
+        group = None if self._groups is None else self.group_names[self._groups[row]]
         axes = None if self.axes is None else tuple(self.axes[row].tolist())
-        return LengthEntry(self.ids[row], int(self.lengths[row]), group, axes)
+        return LengthEntry(self.ids[row], int(self.length[row]), group, axes)
 
     def __contains__(self, id: SampleId) -> bool:
         return self.get(id) is not None
 
     def __getitem__(self, id: SampleId) -> int:
-        return int(self.lengths[self.ids.row_of(id)])
+        return int(self.length[self.ids.row_of(id)])
 
     def get(self, id: SampleId, default: int | None = None) -> int | None:
         try:
@@ -252,11 +286,16 @@ def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
         return np.array(values, np.int32)
     for row, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= LONGEST:
-            raise DataError(f"sample {ids[row]!r} has length {value!r}; a length is an integer from 0 to {LONGEST}")
+            raise not_a_length(ids[row], value)
     return np.array(values, np.int32)
 
 
-def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[np.int32]:
+def not_a_length(id: SampleId, value: Any) -> DataError:
+    """Return the error for a value that cannot be a length."""
+    return DataError(f"sample {id!r} has length {value!r}; a length is an integer from 0 to {LONGEST}")
+
+
+def checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Sequence[SampleId] | Ids) -> NDArray[np.int32]:
     """Return the lengths along all axes, [samples, axes]. A sample without axes has its whole length along the first
     one.
     """
@@ -275,15 +314,47 @@ def _checked_axes(lengths: list[Any], axes: Sequence[Any], ids: Ids) -> NDArray[
     return matrix
 
 
-def _from_columns(columns: Columns) -> LengthCache:
-    meta = columns.meta
-    ids = Ids.from_columns(meta["rows"], columns)
+def fingerprint_1(table: LengthCache) -> str:
+    """The fingerprint that version 0.5 gave a table, which its files and plans hold."""
+    groups: dict[str, Any] = {} if table.groups is None else {"groups": table.groups, "group_names": table.group_names}
+    if table.axes is not None:
+        groups["axes"] = table.axes
+    return fingerprint(
+        rows=len(table),
+        lengths=table.lengths,
+        tokenizer=table.tokenizer_hash,
+        dataset=table.dataset_hash,
+        **table.ids.to_columns(),
+        **groups,
+    )
+
+
+def _flat(axes: NDArray[np.int32], lengths: Column) -> Column:
+    _check_sums(axes, lengths.whole)
+    return Column.of(np.ascontiguousarray(axes).reshape(-1))
+
+
+def _check_sums(axes: NDArray[np.int32], lengths: NDArray[np.int32]) -> None:
+    if axes.ndim != 2 or not np.array_equal(axes.sum(axis=1, dtype=np.int64), lengths):
+        raise DataError(f"axes of shape {axes.shape} do not add up to the {len(lengths)} lengths")
+
+
+def _from_columns(file: Columns) -> LengthCache:
+    """Return the table of a file. Version 1 has no checksums of blocks: its columns are read at once, as it did."""
+    if file.format == FORMAT_1:
+        file.verify()
+    meta, columns = file.meta, {name: file.column(name) for name in file}
+    rows = meta["rows"]
+    ids = Ids.from_columns(rows, columns)
+    whole = all(len(columns[name]) == rows for name in ("length", "group") if name in columns)
+    if not whole or not ids.has_whole_columns() or ("axes" in columns and len(columns["axes"]) % max(rows, 1)):
+        raise DamagedError(f"{file.path} is damaged (its columns do not have {rows} rows); build it again")
     return LengthCache(
         ids,
         columns["length"],
         groups=columns.get("group"),
         group_names=tuple(meta["group_names"]),
-        axes=columns["axes"].reshape(meta["rows"], -1) if "axes" in columns else None,
+        axes=columns.get("axes"),
         tokenizer_hash=meta["tokenizer_hash"],
         dataset_hash=meta["dataset_hash"],
         source=meta["source"],

@@ -1,25 +1,33 @@
 """A length cache as JSONL: a header line, then one line per sample.
 
-    {"format":"brim.lengths/1","rows":2,"fingerprint":"...","tokenizer_hash":"...","dataset_hash":"...",...}
+    {"format":"brim.lengths/2","rows":2,"fingerprint":"...","tokenizer_hash":"...","dataset_hash":"...",...}
     {"sample_id":"a","length":5}
     {"sample_id":"b","length":3,"group":"depth-2"}
 
 A truncated or altered file is detected by the header's count and fingerprint. A file without them (written by hand, or
 by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read without these checks.
+
+Many lines are parsed at once, and become columns before the next ones are read. Lines that do not all have the same keys,
+or anything wrong about them, are parsed one by one, which finds the line that is wrong.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
-from brim.data.ids import SampleId, is_id, not_an_id
-from brim.data.lengths import FORMAT, LengthCache, LengthEntry
+from brim.core.options import LONGEST
+from brim.data.ids import Ids, SampleId, is_id, not_an_id
+from brim.data.lengths import FORMAT, FORMAT_1, LengthCache, checked_axes, fingerprint_1, not_a_length
 
 BLOCK = 10_000
+BLOCK_BYTES = 1 << 17
 
 
 def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
@@ -27,60 +35,206 @@ def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
     with atomic_file(path) as file:
         file.write(orjson.dumps(header) + b"\n")
         for start in range(0, len(cache), BLOCK):
-            entries = (cache.entry(row) for row in range(start, min(start + BLOCK, len(cache))))
-            file.write(b"".join(_line(entry) for entry in entries))
+            file.write(_lines(cache, np.arange(start, min(start + BLOCK, len(cache)))))
 
 
-def _line(entry: LengthEntry) -> bytes:
-    row: dict[str, Any] = {"sample_id": entry.sample_id, "length": entry.length}
-    if entry.group is not None:
-        row["group"] = entry.group
-    if entry.axes is not None:
-        row["axes"] = entry.axes
-    return orjson.dumps(row) + b"\n"
+def _lines(cache: LengthCache, rows: NDArray[np.int64]) -> bytes:
+    columns: dict[str, list[Any]] = {"sample_id": [*cache.ids.take(rows)], "length": cache.length[rows].tolist()}
+    if cache.groups is not None:
+        columns["group"] = [cache.group_names[code] for code in cache.groups[rows].tolist()]
+    if cache.axes is not None:
+        columns["axes"] = cache.axes[rows].tolist()
+    line = b"{%b}\n" % b",".join(b'"%b":%%b' % name.encode() for name in columns)
+    return b"".join(map(line.__mod__, zip(*map(_encoded, columns.values()), strict=True)))
+
+
+def _encoded(values: list[Any]) -> list[bytes]:
+    """Return each value as JSON. All are written at once, with a null between two, and taken apart at the nulls."""
+    flat: list[Any] = [None] * (2 * len(values) - 1)
+    flat[::2] = values
+    encoded = orjson.dumps(flat)[1:-1].split(b",null,")
+    return encoded if len(encoded) == len(values) else [orjson.dumps(value) for value in values]
+
+
+class Part(NamedTuple):
+    """Consecutive rows as columns."""
+
+    ids: Ids
+    lengths: NDArray[np.int32]
+    groups: NDArray[np.int32] | None
+    """The number of each row's group, in the order in which groups are met."""
+    axes: NDArray[np.int32] | None
 
 
 def read_jsonl(path: Path) -> LengthCache:
-    header: dict[str, Any] = {}
-    ids: list[SampleId] = []
-    lengths: list[int] = []
-    groups: list[str | None] = []
-    axes: list[Any] = []
+    parts: list[Part] = []
+    groups: dict[Any, int] = {"": 0}
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                row = _parse(path, number, line)
-                if row is None:
-                    continue
-                if number == 1 and "length" not in row and ("format" in row or "tokenizer_hash" in row):
-                    header = _checked_header(path, row)
-                    continue
-                ids.append(_id(path, number, row))
-                lengths.append(row["length"])
-                groups.append(row.get("group"))
-                axes.append(row.get("axes"))
+            first = file.readline()
+            header = _header(path, first)
+            number, text = (2, b"") if header else (1, first)
+            while text := text + file.read(BLOCK_BYTES) + file.readline():
+                parts.append(_part(_parse_block(text) or _parse_lines(path, number, text), groups))
+                number, text = number + text.count(b"\n"), b""
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    if not header and not ids:
+    rows = sum(len(part.lengths) for part in parts)
+    if not header and not rows:
         raise DataError(f"{path} is empty; build it with: brim lengths build -d DATA -t TOKENIZER -o {path}")
-    if "rows" in header and header["rows"] != len(ids):
-        raise DamagedError(f"{path} is truncated: it holds {len(ids)} of {header['rows']} rows; build it again")
+    if "rows" in header and header["rows"] != rows:
+        raise DamagedError(f"{path} is truncated: it holds {rows} of {header['rows']} rows; build it again")
     try:
-        cache = LengthCache.from_lists(
-            ids,
-            lengths,
-            groups,
-            axes,
-            group_names=header.get("group_names", ()),
-            tokenizer_hash=header.get("tokenizer_hash", ""),
-            dataset_hash=header.get("dataset_hash", ""),
-            source=header.get("source"),
-        )
+        cache = _joined(parts, groups, header)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    if "fingerprint" in header and header["fingerprint"] != cache.fingerprint:
+    if "fingerprint" not in header:
+        _refuse_duplicate(path, cache.ids)
+    elif header["fingerprint"] != _fingerprint(cache, header):
         raise DamagedError(f"{path} is damaged: its rows are not the ones that were written; build it again")
     return cache
+
+
+def _header(path: Path, line: bytes) -> dict[str, Any]:
+    """Return the header if the first line of a file is one, else an empty dict."""
+    row = _parse(path, 1, line) or {}
+    if "length" in row or not ("format" in row or "tokenizer_hash" in row):
+        return {}
+    format = row.get("format", FORMAT)
+    if format not in (FORMAT, FORMAT_1):
+        raise DamagedError(f"{path} is of version {format}, this brim reads {FORMAT}; build it again")
+    return row
+
+
+def _refuse_duplicate(path: Path, ids: Ids) -> None:
+    try:
+        ids.refuse_duplicate(lambda row: f"entry {row + 1}")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _fingerprint(cache: LengthCache, header: Mapping[str, Any]) -> str:
+    return fingerprint_1(cache) if header.get("format") == FORMAT_1 else cache.fingerprint
+
+
+class Values(NamedTuple):
+    """The values of consecutive rows, all of them valid."""
+
+    ids: list[Any]
+    lengths: list[Any]
+    groups: list[Any] | None = None
+    axes: list[Any] | None = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, list[Any]]) -> "Values":
+        return cls(columns["sample_id"], columns["length"], columns.get("group"), columns.get("axes"))
+
+
+def _parse_block(text: bytes) -> Values | None:
+    """Return the values of lines that are parsed at once, or None unless they all have the keys of the first, in its
+    order, and only valid values.
+
+    What stands between two values is replaced by a null, and what ends a line by two, so that all values form one
+    list. No other null is in it. So if as many as were put in are where they belong, then none fell into a string or a
+    bracket that its line did not close, and every line is a row by itself.
+    """
+    text = text.removesuffix(b"\n")
+    try:
+        keys = [orjson.dumps(key) for key in orjson.loads(text[: text.find(b"\n") + 1] or text)]
+        if not text.startswith(b"{%b:" % keys[0]) or not text.endswith(b"}") or b"null" in text:
+            return None
+        inside = text[len(keys[0]) + 2 : -1].replace(b"}\n{%b:" % keys[0], b",null,null,")
+        for key in keys[1:]:
+            inside = inside.replace(b",%b:" % key, b",null,")
+        values = orjson.loads(b"[%b]" % inside)
+    except (orjson.JSONDecodeError, TypeError, IndexError):  # no JSON, or no object
+        return None
+    stride = 2 * len(keys) + 1
+    lines = (len(values) + 2) // stride
+    columns = {orjson.loads(key): values[2 * place :: stride] for place, key in enumerate(keys)}
+    whole = len(values) + 2 == lines * stride and values.count(None) == lines * (len(keys) + 1) - 2
+    return Values.of(columns) if whole and _are_valid(columns) else None
+
+
+def _are_valid(columns: Mapping[str, list[Any]]) -> bool:
+    kinds = {name: set(map(type, values)) for name, values in columns.items()}
+    plain = kinds.get("group", {str}) == {str} and "axes" not in kinds
+    if not (plain and kinds.get("sample_id", {None}) <= {int, str} and kinds.get("length") == {int}):
+        return False
+    lengths = np.array(columns["length"])
+    in_range = lengths.dtype == np.int64 and lengths.min() >= 0 and lengths.max() <= LONGEST
+    return bool(in_range) and all(type(None) not in kind for kind in kinds.values())
+
+
+def _parse_lines(path: Path, number: int, text: bytes) -> Values:
+    """Return the values of lines that are parsed one by one. The first has this number in the file."""
+    parsed = [_parse(path, at, line) for at, line in enumerate(text.split(b"\n"), number)]
+    for at, row in enumerate(parsed, number):
+        if row is not None:
+            _check(f"{path}:{at}", path, row)
+    rows = [row for row in parsed if row is not None]
+    return Values(
+        [row["sample_id"] for row in rows],
+        [row["length"] for row in rows],
+        [row.get("group") for row in rows],
+        [row.get("axes") for row in rows],
+    )
+
+
+def _part(values: Values, groups: dict[Any, int]) -> Part:
+    """Make columns of values. `groups` has the numbers of the groups that were met, and gets those of new ones."""
+    ids, lengths = Ids.of(values.ids), np.array(values.lengths, np.int32)
+    codes = None
+    if values.groups is not None:
+        codes = np.array([groups.setdefault(group or "", len(groups)) for group in values.groups], np.int32)
+    ragged = values.axes is not None and any(axes is not None for axes in values.axes)
+    return Part(ids, lengths, codes, checked_axes(values.lengths, values.axes or (), ids) if ragged else None)
+
+
+def _joined(parts: list[Part], groups: dict[Any, int], header: Mapping[str, Any]) -> LengthCache:
+    """Return the table of all parts, with the groups in the order of the header, or by name."""
+    ids = Ids.joined([part.ids for part in parts])
+    lengths = np.concatenate([np.empty(0, np.int32), *(part.lengths for part in parts)])
+    codes, names = _groups(parts, groups, header.get("group_names", ()))
+    return LengthCache(
+        ids,
+        lengths,
+        groups=codes,
+        group_names=names,
+        axes=_axes(parts, lengths),
+        tokenizer_hash=header.get("tokenizer_hash", ""),
+        dataset_hash=header.get("dataset_hash", ""),
+        source=header.get("source"),
+    )
+
+
+def _groups(parts: list[Part], numbers: dict[Any, int], order: Any) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
+    found = [np.zeros(len(part.lengths), np.int32) if part.groups is None else part.groups for part in parts]
+    codes = np.concatenate([np.empty(0, np.int32), *found])
+    used = {name for name, number in numbers.items() if number or not codes.all()}
+    try:
+        names = list(order) if used == set(order) else sorted(used)
+    except TypeError:
+        raise DataError("some groups are strings and some are not") from None
+    if names in ([], [""]):
+        return None, ()
+    place = np.zeros(len(numbers), np.int32)
+    place[[numbers[name] for name in names]] = np.arange(len(names))
+    return place[codes], tuple(names)
+
+
+def _axes(parts: list[Part], lengths: NDArray[np.int32]) -> NDArray[np.int32] | None:
+    """Join the lengths along all axes. A sample without axes has its whole length along the first one."""
+    many = max((part.axes.shape[1] for part in parts if part.axes is not None), default=0)
+    if not many:
+        return None
+    joined = np.zeros((len(lengths), many), np.int32)
+    row = 0
+    for part in parts:
+        axes = part.lengths[:, None] if part.axes is None else part.axes
+        joined[row : row + len(axes), : axes.shape[1]] = axes
+        row += len(axes)
+    return joined
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any] | None:
@@ -95,21 +249,28 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any] | None:
     return row
 
 
-def _checked_header(path: Path, header: dict[str, Any]) -> dict[str, Any]:
-    format = header.get("format", FORMAT)
-    if format != FORMAT:
-        raise DamagedError(f"{path} is of version {format}, this brim reads {FORMAT}; build it again")
-    return header
+def _check(where: str, path: Path, row: dict[str, Any]) -> None:
+    """Check a single row.
 
-
-def _id(path: Path, number: int, row: dict[str, Any]) -> SampleId:
+    Raises:
+        DataError: It has no id or no length, or they are not what they must be.
+    """
     missing = next((name for name in ("sample_id", "length") if name not in row), None)
     if missing is not None:
         raise DataError(
-            f"{path}:{number}: {missing!r} is missing (keys: {', '.join(row)}); this is not a length cache, build "
+            f"{where}: {missing!r} is missing (keys: {', '.join(row)}); this is not a length cache, build "
             f"one with: brim lengths build -d {path} -o lengths.jsonl"
         )
-    id = row["sample_id"]
+    id: SampleId = row["sample_id"]
     if not is_id(id):
-        raise not_an_id(f"{path}:{number}: sample_id is {id!r}")
-    return id
+        raise not_an_id(f"{where}: sample_id is {id!r}")
+    try:
+        if type(row["length"]) is not int or not 0 <= row["length"] <= LONGEST:
+            raise not_a_length(id, row["length"])
+        if row.get("axes") is not None:
+            checked_axes([row["length"]], [row["axes"]], [id])
+        hash(row.get("group"))
+    except TypeError:
+        raise DataError(f"{where}: the group is {row['group']!r}; a group is a string") from None
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None

@@ -247,6 +247,7 @@ def _earlier(output: Path, identity: str) -> LengthCache | None:
         return None
     try:
         cache = LengthCache.load(output)
+        cache.verify()  # its rows are used again, so a damaged table must be measured again
     except (DamagedError, DataError):
         return None
     known = {"end", "digest", "rows", "blank", "torn"} <= cache.source.keys()
