@@ -80,6 +80,10 @@ class Column:
             self._touch(self._blocks, key)
         return self.values[key]
 
+    def item(self, row: int) -> int:
+        """Return the number of one row as an integer of Python, as arrays do."""
+        return self[row].item()
+
     def _touch(self, known: Blocks, key: Any) -> None:
         if isinstance(key, slice):
             start, stop, _ = key.indices(len(self))

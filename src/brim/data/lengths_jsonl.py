@@ -7,8 +7,8 @@
 A truncated or altered file is detected by the header's count and fingerprint. A file without them (written by hand, or
 by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read without these checks.
 
-Many lines are parsed at once, and become columns before the next ones are read. Lines that do not all have the same keys,
-or anything wrong about them, are parsed one by one, which finds the line that is wrong.
+Many lines are parsed at once, and become columns before the next ones are read. Lines that do not all have the same
+keys, or have anything wrong about them, are parsed one by one, which finds the line that is wrong.
 """
 
 import os

@@ -1,9 +1,9 @@
 """`TokenStore`: the tokens of a data set in one memory-mapped file.
 
 It has one flat column of tokens (uint16 if the vocabulary allows, else uint32), one of their loss mask, and the offset
-of every sample. A training run reads spans of it without copying and without a worker process. A store belongs to one
-data set and one tokenizer, and records their fingerprints. Samples are in the order of the length table, not in that of
-batches.
+of every sample. A training run reads spans of it without copying and without a worker process. Opening a store reads
+its headers; a sample is verified when one of its tokens is first asked for. A store belongs to one data set and one
+tokenizer, and records their fingerprints. Samples are in the order of the length table, not in that of batches.
 """
 
 import os
@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import begins
+from brim.core.column import Column
 from brim.core.columns import Columns, is_columns
-from brim.core.errors import DataError, MismatchError
+from brim.core.errors import DamagedError, DataError, MismatchError
 from brim.data.sample import Sample
 
-FORMAT = "brim.tokens/1"
+FORMAT = "brim.tokens/2"
+FORMAT_1 = "brim.tokens/1"
 
 
 class Spans(NamedTuple):
@@ -69,10 +71,10 @@ class TokenStore:
 
     def __init__(
         self,
-        tokens: NDArray[Any],
-        learned: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int32],
+        tokens: NDArray[Any] | Column,
+        learned: NDArray[np.uint8] | Column,
+        starts: NDArray[np.int64] | Column,
+        lengths: NDArray[np.int32] | Column,
         *,
         pad_id: int = 0,
         dataset_hash: str = "",
@@ -80,8 +82,37 @@ class TokenStore:
         path: Path | None = None,
     ) -> None:
         """Make a store of columns. Use `from_samples`, `load` or `brim.data.tokenize.build_tokens` instead."""
-        self.tokens, self.learned, self.starts, self.lengths = tokens, learned, starts, lengths
+        self._tokens, self._learned = Column.of(tokens), Column.of(learned)
+        self._starts, self.length = Column.of(starts), Column.of(lengths)
         self.pad_id, self.dataset_hash, self.tokenizer_hash, self.path = pad_id, dataset_hash, tokenizer_hash, path
+        believed = all(column.is_verified for column in self._columns)
+        # Which rows were verified, with all of their tokens; None if nothing is left to verify.
+        self._seen = None if believed else np.zeros(len(self), np.bool_)
+        self._unseen = len(self)
+
+    @property
+    def _columns(self) -> tuple[Column, ...]:
+        return (self._tokens, self._learned, self._starts, self.length)
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        """The tokens of all samples, end to end; read and verified as a whole, as the other three are."""
+        return self._tokens.whole
+
+    @property
+    def learned(self) -> NDArray[np.uint8]:
+        """The loss mask of all tokens."""
+        return self._learned.whole
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The offset of each sample in `tokens`."""
+        return self._starts.whole
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """The number of tokens of each sample. `length` is the same column, to read some of them from."""
+        return self.length.whole
 
     @classmethod
     def from_samples(
@@ -104,7 +135,7 @@ class TokenStore:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, check: bool = True) -> "TokenStore":
-        """Memory-map a store. `check` verifies its checksums, for which it is read once.
+        """Memory-map a store, whose headers are read. With `check`, what is read later is verified first, once.
 
         Raises:
             DataError: There is no such file, or it is not a token store.
@@ -115,13 +146,18 @@ class TokenStore:
             raise DataError(
                 f"{path} does not exist" if not path.exists() else f"{path} is a directory, not a token store"
             )
-        columns = Columns(path, FORMAT, check=check)
+        columns = Columns(path, FORMAT, older=(FORMAT_1,), check=check)
         meta: Mapping[str, Any] = columns.meta
-        lengths = columns["length"]
+        tokens, learned, lengths = (columns.column(name) for name in ("tokens", "learned", "length"))
+        if columns.format == FORMAT_1:
+            columns.verify()
+        starts = columns.column("start") if "start" in columns else begins(lengths.whole)
+        if len(starts) != len(lengths) or len(tokens) != len(learned):
+            raise DamagedError(f"{path} is damaged (its columns do not fit together); write the file again")
         return cls(
-            columns["tokens"],
-            columns["learned"],
-            begins(lengths),
+            tokens,
+            learned,
+            starts,
             lengths,
             pad_id=meta["pad_id"],
             dataset_hash=meta["dataset_hash"],
@@ -129,45 +165,76 @@ class TokenStore:
             path=path,
         )
 
+    def verify(self) -> None:
+        """Read everything. Afterwards, nothing is left to verify.
+
+        Raises:
+            DamagedError: The file is not as it was written.
+        """
+        for column in self._columns:
+            _ = column.whole
+        if np.any(self.starts < 0) or np.any(self.starts + self.lengths > len(self._tokens)):
+            raise DamagedError(f"{self.path} is damaged (a sample lies outside of its tokens); write the file again")
+        self._seen = None
+
     def __reduce__(self) -> Any:
-        if self.path is not None:
-            return (_reopen, (self.path,))
+        if self.path is not None:  # another process verifies by itself, unless nothing is left to verify
+            return (_reopen, (self.path, self._seen is not None))
         parts = (self.tokens, self.learned, self.starts, self.lengths)
         return (_rebuild, (parts, {name: getattr(self, name) for name in ("pad_id", "dataset_hash", "tokenizer_hash")}))
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.length)
 
     def spans(
         self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> Spans:
         ends = starts + lengths
         try:
-            beyond = np.count_nonzero(ends > self.lengths.take(rows))
+            if self._seen is not None and not self._seen.take(rows).all():
+                self._verify_rows(rows, self._seen)
+            beyond = np.count_nonzero(ends > self.length.values.take(rows))
         except IndexError:
             raise shorter(self, rows, ends) from None
         if beyond:
             raise shorter(self, rows, ends)
-        begin = self.starts.take(rows)
+        begin: NDArray[np.int64] = self._starts.values.take(rows)
         begin += starts
-        return Spans(self.tokens, self.learned, begin)
+        return Spans(self._tokens.values, self._learned.values, begin)
 
     def sample(self, row: int) -> Spans:
         """Return all tokens of one sample."""
-        start, stop = int(self.starts[row]), int(self.starts[row]) + int(self.lengths[row])
-        return Spans(self.tokens[start:stop], self.learned[start:stop], np.zeros(1, np.int64))
+        if self._seen is not None and not self._seen[row]:
+            self._verify_rows(np.array([row]), self._seen)
+        start = int(self._starts.values[row])
+        stop = start + int(self.length.values[row])
+        return Spans(self._tokens.values[start:stop], self._learned.values[start:stop], np.zeros(1, np.int64))
 
     def take(self, rows: NDArray[np.integer[Any]], *, dataset_hash: str) -> "TokenStore":
         """Return a store of some of the samples, as a data set of its own. It shares the tokens."""
         return TokenStore(
-            self.tokens,
-            self.learned,
-            self.starts[rows],
-            self.lengths[rows],
+            self._tokens,
+            self._learned,
+            self._starts[rows],
+            self.length[rows],
             pad_id=self.pad_id,
             dataset_hash=dataset_hash,
             tokenizer_hash=self.tokenizer_hash,
         )
+
+    def _verify_rows(self, rows: NDArray[np.integer[Any]], seen: NDArray[np.bool_]) -> None:
+        """Verify the rows that have not been: their places, and all of their tokens."""
+        new = np.unique(rows[~seen[rows]])
+        starts = self._starts[new]
+        stops = starts + self.length[new]
+        if np.any(starts < 0) or np.any(stops > len(self._tokens)):
+            raise DamagedError(f"{self.path} is damaged (a sample lies outside of its tokens); write the file again")
+        self._tokens.spans(starts, stops)
+        self._learned.spans(starts, stops)
+        seen[new] = True
+        self._unseen -= len(new)
+        if not self._unseen:
+            self._seen = None
 
 
 def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> MismatchError:
@@ -187,8 +254,8 @@ def is_token_store(path: Path) -> bool:
     return path.is_file() and is_columns(path, FORMAT)
 
 
-def _reopen(path: Path) -> TokenStore:
-    return TokenStore.load(path, check=False)  # it was written or checked before it was pickled
+def _reopen(path: Path, check: bool) -> TokenStore:
+    return TokenStore.load(path, check=check)
 
 
 def _rebuild(parts: tuple[Any, ...], options: dict[str, Any]) -> TokenStore:

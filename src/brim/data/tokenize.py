@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import begins
 from brim.core.columns import ColumnStream, stream_columns
 from brim.core.errors import DamagedError, DataError, MismatchError, OptionError
 from brim.core.progress import Progress, silent
@@ -32,7 +33,7 @@ from brim.data.rows.source import Block, Source
 from brim.data.token_store import FORMAT, TokenStore, is_token_store
 from brim.data.tokenizer.base import Tokenizer
 
-OTHERS = {"learned": "uint8", "length": "int32"}
+OTHERS = {"learned": "uint8", "length": "int32", "start": "int64"}
 """Columns of a store besides its tokens, and their types."""
 
 
@@ -109,7 +110,7 @@ def measure_and_tokenize(
                 done.append(measured)
                 progress(source.size * measured.stop // max(source.end, 1), source.size)
             table = joined(done, source, tokenizer, layout)
-            columns.append("length", table.lengths)
+            _append_places(columns, table)
             columns.meta.update(_meta(source, tokenizer, layout))
         table.save(lengths)
     finally:
@@ -153,7 +154,7 @@ def build_tokens(
             raise MismatchError(
                 f"{data.path} has {row} rows, its length table {len(table)}; measure it again with `brim lengths build`"
             )
-        columns.append("length", table.lengths)
+        _append_places(columns, table)
         columns.meta.update(_meta(data, tokenizer, layout))
     return TokenStore.load(output, check=False)
 
@@ -167,6 +168,12 @@ def _encode(encoder: BlockEncoder, columns: ColumnStream, workers: int | None) -
             columns.append("tokens", block.tokens)
             columns.append("learned", block.learned)
             yield block.measured
+
+
+def _append_places(columns: ColumnStream, table: LengthCache) -> None:
+    """Write where each row lies in the tokens, once all of them are there."""
+    columns.append("length", table.lengths)
+    columns.append("start", begins(table.lengths))
 
 
 def _check_lengths(table: LengthCache, row: int, lengths: NDArray[np.int32], source: Source) -> None:
@@ -204,11 +211,13 @@ def _earlier(output: Path, source: Source, tokenizer: Tokenizer, layout: Layout,
         return None
     try:
         store = TokenStore.load(output)
+        meta = _meta(source, tokenizer, layout)
+        if len(store) != rows or any(getattr(store, name) != value for name, value in meta.items()):
+            return None
+        store.verify()  # a damaged store must be written again
     except (DamagedError, DataError):
         return None
-    meta = _meta(source, tokenizer, layout)
-    same = len(store) == rows and all(getattr(store, name) == value for name, value in meta.items())
-    return store if same else None
+    return store
 
 
 def _check_store(output: Path) -> bool:

@@ -1,7 +1,7 @@
 """One epoch of a plan: its microbatches as columns, and the views of them that trainers use.
 
 All data is in the columns: an `EpochPlan` is a view of them for one rank, and a `MicrobatchSpec` is created when it is
-accessed.
+accessed. Where they lie in a file, that reads the few rows that the microbatch needs.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import gather, take_segments
+from brim.core.column import Column
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.core.fingerprint import fingerprint
@@ -22,7 +23,7 @@ from brim.data.lengths import LengthCache
 from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.deal import NULL, Deal, Round
 from brim.plan.position import CheckpointPosition
-from brim.plan.units import Units
+from brim.plan.units import UnitReader
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class EpochColumns:
 
     Microbatch i has the rows `row_ptr[i]` to `row_ptr[i + 1]`. Packed row r has the units
     `unit[seq_ptr[r]:seq_ptr[r + 1]]`.
+
+    The columns of a stored epoch are `Column`s, for reading single microbatches; `whole` has them as arrays.
     """
 
     unit: NDArray[np.int32]
@@ -53,16 +56,27 @@ class EpochColumns:
         """Return the cost of each microbatch, in slots."""
         return model.cost(self.slots, self.attention)
 
-    @property
-    def columns(self) -> dict[str, NDArray[Any]]:
-        return {
-            field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None
-        }
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The columns by name, with their checksums."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: Column.of(column) for name, column in found.items() if column is not None}
+
+    @cached_property
+    def whole(self) -> "EpochColumns":
+        """The same with arrays, which is all of a stored epoch.
+
+        Raises:
+            DamagedError: A column is not as it was written.
+        """
+        if not any(isinstance(column, Column) for column in vars(self).values()):
+            return self
+        return EpochColumns(**{name: column.whole for name, column in self.columns.items()})
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of every number of the epoch: order, boundaries, widths, packs."""
-        return fingerprint(**self.columns)
+        """Fingerprint of every number of the epoch: order, boundaries, widths, packs. It covers their checksums."""
+        return fingerprint(columns={name: column.identity for name, column in self.columns.items()})
 
     def take(self, microbatches: NDArray[np.int64]) -> "EpochColumns":
         """Return the given microbatches, in the given order; NULL gives an empty one."""
@@ -250,13 +264,13 @@ def _spec(**state: Any) -> MicrobatchSpec:
 class Origin(Protocol):
     """The properties of a plan that its epochs use.
 
-    They are read only when needed, because computing a fingerprint means hashing the whole table.
+    They are read only when needed, because computing a fingerprint can mean hashing the whole table.
     """
 
     @property
     def table(self) -> LengthCache: ...
     @property
-    def units(self) -> Units: ...
+    def unit_reader(self) -> UnitReader: ...
     @property
     def fingerprint(self) -> str: ...
 
@@ -266,7 +280,8 @@ class EpochPlan(Sequence[MicrobatchSpec]):
     """The microbatches of one epoch for one rank, in order. A sequence with O(1) access; supports `async for` too."""
 
     epoch: int
-    columns: EpochColumns
+    parts: EpochColumns
+    """The columns that single microbatches are read from."""
     origin: Origin
     deal: Deal
     rank: int = 0
@@ -274,6 +289,11 @@ class EpochPlan(Sequence[MicrobatchSpec]):
     """Index into the columns of each global index. None: the columns are in the global order."""
     partial: bool = False
     """Whether the columns hold this rank's microbatches only, empty ones included."""
+
+    @property
+    def columns(self) -> EpochColumns:
+        """The microbatches as columns of arrays, in the order in which they were built."""
+        return self.parts.whole
 
     def __len__(self) -> int:
         return self.deal.rounds
@@ -361,7 +381,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
         return self.deal.length
 
     def _at(self, index: int, at: int, end: int) -> MicrobatchSpec:
-        columns, origin = self.columns, self.origin
+        columns, origin = self.parts, self.origin
         null = at == NULL
         first, last = (0, 0) if null else (columns.row_ptr.item(at), columns.row_ptr.item(at + 1))
         if columns.seq_ptr is None:
@@ -369,14 +389,14 @@ class EpochPlan(Sequence[MicrobatchSpec]):
         else:
             bounds = columns.seq_ptr[first : last + 1]
             units, row_ptr = columns.unit[bounds[0] : bounds[-1]], bounds - bounds[0]
-        table, all_units = origin.table, origin.units
+        table, (indices, starts, lengths) = origin.table, origin.unit_reader.spans(units)
         return _spec(
             epoch=self.epoch,
             index=index,
             _ids=table.ids,
-            indices=all_units.samples(units),
-            starts=all_units.starts(units),
-            lengths=all_units.length.take(units),
+            indices=indices,
+            starts=starts,
+            lengths=lengths,
             row_ptr=row_ptr,
             max_len=0 if null else columns.width.item(at),
             bucket_id=0 if null else columns.bucket.item(at),

@@ -25,6 +25,7 @@ from brim.plan.deal import Deal, deal_order
 from brim.plan.epoch import EpochColumns, EpochPlan, MicrobatchSpec, Origin
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Counts, Units, make_units, too_long
+from brim.plan.version_1 import plan_fingerprint_1
 
 Lengths = LengthCache | Mapping[str, int] | Mapping[SampleId, int] | Iterable[LengthEntry]
 
@@ -33,20 +34,35 @@ class Epochs(Origin, Protocol):
     """The source of a plan's epochs, such as `BuiltEpochs`, or a directory on disk (`brim.plan.store`)."""
 
     @property
+    def algorithm(self) -> int:
+        """Version of the planner."""
+        ...
+
+    @property
     def counts(self) -> Counts: ...
     @property
+    def units(self) -> Units: ...
+    @property
+    def longest(self) -> int: ...
+    @property
     def buckets(self) -> BucketSpec | None: ...
-    def built(self, epoch: int) -> BuiltEpoch: ...
+    def parts(self, epoch: int) -> EpochColumns:
+        """Return the columns of an epoch, to read single microbatches from."""
+        ...
+
+    def dropped(self, epoch: int) -> NDArray[np.int32]: ...
     def num_microbatches(self, epoch: int) -> int: ...
 
 
 class BuiltEpochs:
     """Epochs that are built in memory when they are used; the last one is cached."""
 
-    def __init__(self, table: LengthCache, config: BatchingConfig, num_epochs: int) -> None:
+    def __init__(
+        self, table: LengthCache, config: BatchingConfig, num_epochs: int, *, algorithm: int = ALGORITHM
+    ) -> None:
         if len(table) == 0:
             raise DataError("there are no samples to plan: the length table is empty")
-        self.table, self._config, self._num_epochs = table, config, num_epochs
+        self.table, self._config, self._num_epochs, self.algorithm = table, config, num_epochs, algorithm
         self.units, self.counts = make_units(table, config)
         if len(self.units) == 0:
             raise DataError(
@@ -60,16 +76,31 @@ class BuiltEpochs:
     @property
     def fingerprint(self) -> str:
         if self._fingerprint is None:
-            self._fingerprint = plan_fingerprint(self.table, self._config, self._num_epochs)
+            self._fingerprint = plan_fingerprint(self.table, self._config, self._num_epochs, algorithm=self.algorithm)
         return self._fingerprint
 
-    def built(self, epoch: int) -> BuiltEpoch:
-        if self._last is None or self._last[0] != epoch:
-            self._last = (epoch, build_epoch(self.units, self._config, self.buckets, epoch))
-        return self._last[1]
+    @property
+    def unit_reader(self) -> Units:
+        return self.units
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.units.length.max(initial=0))
+
+    def parts(self, epoch: int) -> EpochColumns:
+        return self._built(epoch).columns
+
+    def dropped(self, epoch: int) -> NDArray[np.int32]:
+        return self._built(epoch).dropped
 
     def num_microbatches(self, epoch: int) -> int:
-        return len(self.built(epoch).columns)
+        return len(self.parts(epoch))
+
+    def _built(self, epoch: int) -> BuiltEpoch:
+        if self._last is None or self._last[0] != epoch:
+            built = build_epoch(self.units, self._config, self.buckets, epoch, algorithm=self.algorithm)
+            self._last = (epoch, built)
+        return self._last[1]
 
 
 @dataclass(frozen=True)
@@ -158,7 +189,7 @@ class BatchPlan:
     @property
     def longest(self) -> int:
         """The length of the longest sequence that the plan places."""
-        return int(self.units.length.max(initial=0))
+        return self.epochs.longest
 
     def columns(self, epoch: int) -> EpochColumns:
         """Return the microbatches of an epoch as columns, in the order in which they were built, for all ranks that the
@@ -168,12 +199,12 @@ class BatchPlan:
             OptionError: There is no such epoch.
         """
         self._check_epoch(epoch)
-        return self.epochs.built(epoch).columns
+        return self.epochs.parts(epoch).whole
 
     def dropped_units(self, epoch: int) -> NDArray[np.int32]:
         """Return which sequences (`units`) `drop_last` leaves out of an epoch."""
         self._check_epoch(epoch)
-        return self.epochs.built(epoch).dropped
+        return self.epochs.dropped(epoch)
 
     @property
     def counts(self) -> Counts:
@@ -215,16 +246,17 @@ class BatchPlan:
     def get_epoch(self, epoch: int) -> EpochPlan:
         """Return the microbatches of one epoch, for this rank."""
         self._check_epoch(epoch)
-        columns, order = self.epochs.built(epoch).columns, None
+        parts, order = self.epochs.parts(epoch), None
         if (
             not self.share.partial
             and self.config.shuffle
             and self.step_size != (self.config.microbatches_per_step or 1)
         ):
-            order = deal_order(columns.cost(self.config.cost_model), self.step_size, seed=self.config.seed, epoch=epoch)
+            costs = parts.whole.cost(self.config.cost_model)
+            order = deal_order(costs, self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
-            columns=columns,
+            parts=parts,
             origin=self.epochs,
             deal=self.deal(epoch),
             rank=self.share.rank,
@@ -388,8 +420,10 @@ class BatchPlanBuilder:
         return BatchPlan.build(self.table, self.batching_config, num_epochs=num_epochs)
 
 
-def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int) -> str:
+def plan_fingerprint(table: LengthCache, config: BatchingConfig, num_epochs: int, *, algorithm: int = ALGORITHM) -> str:
     """Return a fingerprint of everything that reaches a tensor: data, tokenizer, lengths, groups, options, number of
     epochs, and the version of the planner.
     """
-    return fingerprint(lengths=table.fingerprint, config=config.identity, epochs=num_epochs, algorithm=ALGORITHM)
+    if algorithm == 1:
+        return plan_fingerprint_1(table, config, num_epochs)
+    return fingerprint(lengths=table.fingerprint, config=config.identity, epochs=num_epochs, algorithm=algorithm)

@@ -2,37 +2,45 @@
 
     plan.json            options, counts and fingerprints of the plan, with a checksum of itself
     lengths.brim         the length table that the plan was built from
+    units.brim           which samples the units are of, if samples were skipped or split
     epoch-0000.brim      the columns of an epoch, mapped into memory; a lazy plan builds them instead
 
-Opening a plan reads plan.json and nothing else. A column is checked against its checksum when it is first used. The
-share of one rank is such a directory too, with that rank's microbatches only.
+Opening a plan reads plan.json and nothing else. Reading a microbatch reads the headers of the other files and the rows
+that it needs, each verified first; nothing takes longer for a larger plan. The share of one rank is such a directory
+too, with that rank's microbatches only.
 """
 
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_directory, recover
+from brim.core.column import Column
 from brim.core.columns import Columns, write_columns
 from brim.core.document import Document
 from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.lock import locked
 from brim.core.progress import Progress
-from brim.data.lengths import LengthCache
+from brim.data.lengths import LengthCache, fingerprint_1
 from brim.plan.buckets import BucketSpec
-from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch
+from brim.plan.build import ALGORITHM, build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal
 from brim.plan.epoch import EpochColumns
 from brim.plan.plan import BatchPlan, Share
-from brim.plan.units import Counts, Units, make_units, whole_samples
+from brim.plan.units import Counts, StoredUnits, UnitReader, Units, make_units, units_fingerprint, whole_samples
 
 PLAN = Document(format="brim.plan/1", what="a plan", again="build the plan again")
-EPOCH_FORMAT = "brim.epoch/1"
-INDEX, LENGTHS = "plan.json", "lengths.brim"
+EPOCH_FORMAT, EPOCH_FORMAT_1 = "brim.epoch/2", "brim.epoch/1"
+UNITS_FORMAT = "brim.units/1"
+INDEX, LENGTHS, UNITS = "plan.json", "lengths.brim", "units.brim"
 PATIENCE = 600.0
 """Upper limit, in seconds, of the time that a writer of a plan waits for another one to finish."""
 
@@ -90,7 +98,7 @@ def save_shards(
             write_plan(
                 plan.shard(rank, world_size),
                 directory / f"rank_{rank}",
-                lengths=directory / "rank_0" / LENGTHS if rank else None,
+                like=directory / "rank_0" if rank else None,
             )
 
 
@@ -99,14 +107,20 @@ def write_plan(
     directory: Path,
     *,
     lazy: bool = False,
-    lengths: Path | None = None,
+    like: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the files of a plan. `lengths` is a file with its table, linked or copied instead of written again."""
-    if lengths is None:
+    """Write the files of a plan. `like` is a share of the same plan, whose lengths and units are linked or copied
+    instead of written again.
+    """
+    units = plan.units.columns
+    if like is None:
         plan.table.save(directory / LENGTHS)
+        if units:
+            write_columns(directory / UNITS, UNITS_FORMAT, {}, units, blocks=True)
     else:
-        _link(lengths, directory / LENGTHS)
+        for name in (LENGTHS, UNITS) if units else (LENGTHS,):
+            _link(like / name, directory / name)
     epochs: list[dict[str, Any]] = []
     whole = plan.share == Share()
     for epoch in range(0 if lazy and whole else plan.num_epochs):
@@ -115,10 +129,12 @@ def write_plan(
         view, dropped = plan.get_epoch(epoch), plan.dropped_units(epoch)
         columns = view.columns if whole or plan.share.partial else view.columns.take(view.places)
         meta = {"epoch": epoch, "fingerprint": columns.fingerprint}
-        write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, {**columns.columns, "dropped": dropped})
+        stored = {**columns.columns, "dropped": Column.of(dropped)}
+        write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, stored, blocks=True)
         epochs.append(_epoch_entry(columns, view.deal, dropped.size))
+    algorithm = plan.epochs.algorithm
     index = {
-        "algorithm": ALGORITHM,
+        "algorithm": algorithm,
         "fingerprint": plan.fingerprint,
         "config": plan.config.to_dict(),
         "num_epochs": plan.num_epochs,
@@ -126,11 +142,18 @@ def write_plan(
         "rank": None if whole else plan.rank,
         "world_size": None if whole else plan.world_size,
         "counts": asdict(plan.counts),
+        "longest": plan.longest,
         "buckets": None if plan.buckets is None else list(plan.buckets.widths),
-        "lengths": {"fingerprint": plan.table.fingerprint, **plan.table.meta},
+        "lengths": {"fingerprint": _table_fingerprint(plan.table, algorithm), **plan.table.meta},
+        "units": units_fingerprint(units) if units else None,
         "epochs": epochs,
     }
     PLAN.write(directory / INDEX, index)
+
+
+def _table_fingerprint(table: LengthCache, algorithm: int) -> str:
+    """Return the fingerprint of a table as plans of a version of the planner hold it."""
+    return fingerprint_1(table) if algorithm == 1 else table.fingerprint
 
 
 def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int) -> dict[str, Any]:
@@ -184,7 +207,7 @@ def read_index(directory: Path) -> dict[str, Any]:
         )
         raise DataError(f"{directory} is not a plan{hint}")
     index = PLAN.read(directory / INDEX)
-    if index["algorithm"] != ALGORITHM:
+    if index["algorithm"] not in range(1, ALGORITHM + 1):
         raise DamagedError(
             f"{directory} was planned by version {index['algorithm']} of the planner, this brim has {ALGORITHM}; "
             "build the plan again, or finish its run with the brim that started it"
@@ -198,14 +221,17 @@ class StoredEpochs:
     def __init__(self, directory: Path, config: BatchingConfig, index: Mapping[str, Any]) -> None:
         self.directory, self.index, self._config = directory, index, config
         self.counts, self.fingerprint = Counts(**index["counts"]), str(index["fingerprint"])
+        self.algorithm: int = index["algorithm"]
         widths = index["buckets"]
         self.buckets = None if widths is None else BucketSpec(edges=tuple(widths[:-1]), overflow_max=widths[-1])
         self._table: LengthCache | None = None
         self._units: Units | None = None
-        self._last: tuple[int, BuiltEpoch] | None = None
-        for epoch in range(len(index["epochs"])):
-            if not (directory / epoch_file(epoch)).exists():
-                raise DamagedError(f"{directory / epoch_file(epoch)} is missing; build the plan again")
+        self._unit_reader: UnitReader | None = None
+        self._last: tuple[int, Parts] | None = None
+        needed = [epoch_file(epoch) for epoch in range(len(index["epochs"]))]
+        for name in [*needed, UNITS] if index.get("units") else needed:
+            if not (directory / name).exists():
+                raise DamagedError(f"{directory / name} is missing; build the plan again")
 
     def __reduce__(self) -> tuple[type["StoredEpochs"], tuple[Path, BatchingConfig, Mapping[str, Any]]]:
         """Pickle the directory, options and index, not the columns, so that worker processes can be sent a plan."""
@@ -219,59 +245,121 @@ class StoredEpochs:
             DamagedError: The lengths are missing, damaged, or those of another plan.
         """
         if self._table is None:
-            try:
-                table = LengthCache.load(self.directory / LENGTHS)
-            except DataError as error:
-                raise DamagedError(f"{error}; build the plan again") from None
-            if table.fingerprint != self.index["lengths"]["fingerprint"]:
-                raise DamagedError(f"{self.directory / LENGTHS} belongs to another plan; build the plan again")
-            self._table = table
+            self._table = self._read_table()
         return self._table
+
+    def _read_table(self) -> LengthCache:
+        try:
+            table = LengthCache.load(self.directory / LENGTHS)
+        except DataError as error:
+            raise DamagedError(f"{error}; build the plan again") from None
+        if _table_fingerprint(table, self.algorithm) != self.index["lengths"]["fingerprint"]:
+            raise DamagedError(f"{self.directory / LENGTHS} belongs to another plan; build the plan again")
+        return table
 
     @property
     def units(self) -> Units:
+        """All units, made of the lengths again."""
         if self._units is None:
             whole = self.counts.untouched
             self._units = whole_samples(self.table) if whole else make_units(self.table, self._config)[0]
         return self._units
 
     @property
+    def unit_reader(self) -> UnitReader:
+        """What single units are looked up in. Plans of version 1 that skip or split have no file for it."""
+        if self._unit_reader is None:
+            cut = self.counts.skipped or self.counts.split
+            if cut and not self.index.get("units"):
+                self._unit_reader = self.units
+            else:
+                self._unit_reader = StoredUnits(self.table, self._config.limit, **(self._read_units() if cut else {}))
+        return self._unit_reader
+
+    def _read_units(self) -> dict[str, Column]:
+        path = self.directory / UNITS
+        try:
+            file = Columns(path, UNITS_FORMAT)
+        except DataError as error:
+            raise DamagedError(f"{error}; build the plan again") from None
+        columns = {name: file.column(name) for name in file}
+        if units_fingerprint(columns) != self.index["units"]:
+            raise DamagedError(f"{path} belongs to another plan; build the plan again")
+        return columns
+
+    def has_units(self, units: Units) -> bool:
+        """Return whether units are those that single ones are looked up in."""
+        return self.index.get("units") in (None, units_fingerprint(units.columns))
+
+    @property
+    def longest(self) -> int:
+        found = self.index.get("longest")
+        return int(self.units.length.max(initial=0)) if found is None else found
+
+    @property
     def lazy(self) -> bool:
         return not self.index["epochs"]
 
     def num_microbatches(self, epoch: int) -> int:
-        return len(self.built(epoch).columns) if self.lazy else self.index["epochs"][epoch]["microbatches"]
+        return len(self.parts(epoch)) if self.lazy else self.index["epochs"][epoch]["microbatches"]
 
-    def built(self, epoch: int) -> BuiltEpoch:
+    def parts(self, epoch: int) -> EpochColumns:
+        return self._parts(epoch).columns
+
+    def dropped(self, epoch: int) -> NDArray[np.int32]:
+        return self._parts(epoch).dropped.whole
+
+    def _parts(self, epoch: int) -> "Parts":
         if self._last is None or self._last[0] != epoch:
-            built = build_epoch(self.units, self._config, self.buckets, epoch) if self.lazy else self._read(epoch)
-            self._last = (epoch, built)
+            self._last = (epoch, self._build(epoch) if self.lazy else self._read(epoch))
         return self._last[1]
 
-    def _read(self, epoch: int) -> BuiltEpoch:
+    def _build(self, epoch: int) -> "Parts":
+        built = build_epoch(self.units, self._config, self.buckets, epoch, algorithm=self.algorithm)
+        return Parts(built.columns, Column.of(built.dropped))
+
+    def _read(self, epoch: int) -> "Parts":
         path = self.directory / epoch_file(epoch)
         try:
-            file = Columns(path, EPOCH_FORMAT)
+            file = Columns(path, EPOCH_FORMAT, older=(EPOCH_FORMAT_1,))
         except DataError as error:
             raise DamagedError(f"{error}; build the plan again") from None
         if file.meta["fingerprint"] != self.index["epochs"][epoch]["fingerprint"]:
             raise DamagedError(f"{path} belongs to another plan; build the plan again")
-        columns = {name: file[name] for name in file if name != "dropped"}
-        return BuiltEpoch(EpochColumns(**columns), file["dropped"])
+        columns: dict[str, Any] = {name: file.column(name) for name in file if name != "dropped"}
+        return Parts(EpochColumns(**columns), file.column("dropped"))
 
     def damage(self) -> list[str]:
-        """Return an error message for every file that is not as it was written."""
+        """Return an error message for every file that is not as it was written. All of them are read."""
+        checks = [partial(self._verify_epoch, epoch) for epoch in range(len(self.index["epochs"]))]
+        if self.index.get("units"):
+            checks.append(self._verify_units)
         found: list[str] = []
-        for epoch in range(len(self.index["epochs"])):
+        for check in [*checks, self._verify_table]:
             try:
-                self._read(epoch)
+                check()
             except BrimError as error:
                 found.append(str(error))
-        try:
-            _ = self.table
-        except BrimError as error:
-            found.append(str(error))
         return found
+
+    def _verify_epoch(self, epoch: int) -> None:
+        columns, dropped = self._read(epoch)
+        _ = columns.whole, dropped.whole
+
+    def _verify_units(self) -> None:
+        for column in self._read_units().values():
+            _ = column.whole
+
+    def _verify_table(self) -> None:
+        self._read_table().verify()
+
+
+class Parts(NamedTuple):
+    """An epoch of which only what is read is verified."""
+
+    columns: EpochColumns
+    dropped: Column
+    """Units that `drop_last` left out."""
 
 
 def is_plan(path: Path) -> bool:

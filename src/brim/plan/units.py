@@ -4,12 +4,16 @@ Only this module decides what happens to samples that are too long. All of them 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import begins, ceil_div, round_up
+from brim.core.column import Column
 from brim.core.errors import LengthError, OptionError
+from brim.core.fingerprint import fingerprint
+from brim.core.options import LONGEST
 from brim.data.lengths import LengthCache
 from brim.plan.config import BatchingConfig
 
@@ -54,6 +58,50 @@ class Units:
 
     def starts(self, units: NDArray[np.int32]) -> NDArray[np.int32]:
         return np.zeros(len(units), np.int32) if self.start is None else self.start[units]
+
+    def spans(self, units: NDArray[np.int32]) -> "UnitSpans":
+        return UnitSpans(self.samples(units), self.starts(units), self.length.take(units))
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns that say what the units are, given the lengths of their samples: none if all are whole."""
+        found = {"sample": self.sample, "start": self.start}
+        return {name: Column.of(column) for name, column in found.items() if column is not None}
+
+
+class UnitSpans(NamedTuple):
+    """Some units: unit i is `lengths[i]` tokens of row `samples[i]` of the length table, from its token `starts[i]`
+    on.
+    """
+
+    samples: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+class UnitReader(Protocol):
+    """What single units are looked up in: `Units`, or `StoredUnits`."""
+
+    def spans(self, units: NDArray[np.int32]) -> UnitSpans: ...
+
+
+class StoredUnits:
+    """The units of a plan on disk. Looking some up reads those, and the lengths of their samples."""
+
+    def __init__(self, table: LengthCache, limit: int, sample: Column | None = None, start: Column | None = None):
+        self._length, self._limit = table.length, min(limit, LONGEST)
+        self._sample, self._start = sample, start
+
+    def spans(self, units: NDArray[np.int32]) -> UnitSpans:
+        """However long samples were cut, a unit is what is left of its sample, up to the limit."""
+        samples = units.astype(np.int64) if self._sample is None else self._sample[units]
+        starts = np.zeros(len(units), np.int32) if self._start is None else self._start[units]
+        return UnitSpans(samples, starts, np.minimum(self._length[samples] - starts, np.int32(self._limit)))
+
+
+def units_fingerprint(columns: dict[str, Column]) -> str:
+    """Return a fingerprint of the columns that say what units are, from their checksums."""
+    return fingerprint(columns={name: column.identity for name, column in columns.items()})
 
 
 def whole_samples(table: LengthCache) -> Units:

@@ -9,7 +9,7 @@ from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.plan.build import build_epoch
 from brim.plan.config import BatchingConfig
-from brim.plan.plan import BatchPlan, plan_fingerprint
+from brim.plan.plan import BatchPlan, BuiltEpochs, plan_fingerprint
 from brim.plan.store import StoredEpochs
 
 NAMED = 5
@@ -41,6 +41,8 @@ def verify_plan(
         found += compare_lengths(plan.table, lengths)
     if config is not None:
         found += compare_configs(plan.config, config)
+    if not found and isinstance(plan.epochs, StoredEpochs) and not plan.epochs.has_units(plan.units):
+        found.append(Difference("damaged", "the plan's units are not what these lengths and options give"))
     return found or _compare_epochs(plan)
 
 
@@ -81,7 +83,7 @@ def _matched(old: Ids, new: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64], 
     """Return the rows of `old` and of `new` with equal ids, in the order of `old`; and the rows of each whose ids the
     other does not have.
     """
-    if not old.to_columns() and not new.to_columns():
+    if not old.columns and not new.columns:
         both = min(len(old), len(new))
         return np.arange(both), np.arange(both), np.arange(both, len(old)), np.arange(both, len(new))
     row_in_new = {id: row for row, id in enumerate(new)}
@@ -114,13 +116,15 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
 
     A partial share is compared with the same share of a plan that is built again.
     """
+    algorithm = plan.epochs.algorithm
     if plan.share.partial:
-        again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs).shard(plan.rank, plan.world_size)
+        epochs = BuiltEpochs(plan.table, plan.config, plan.num_epochs, algorithm=algorithm)
+        again = BatchPlan(epochs, plan.config, plan.num_epochs).shard(plan.rank, plan.world_size)
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:
         fingerprints = [
-            build_epoch(plan.units, plan.config, plan.buckets, epoch).columns.fingerprint
+            build_epoch(plan.units, plan.config, plan.buckets, epoch, algorithm=algorithm).columns.fingerprint
             for epoch in range(plan.num_epochs)
         ]
     found = [
@@ -128,6 +132,6 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
         for epoch, expected_fingerprint in enumerate(fingerprints)
         if plan.columns(epoch).fingerprint != expected_fingerprint
     ]
-    if plan_fingerprint(plan.table, plan.config, plan.num_epochs) != plan.fingerprint:
+    if plan_fingerprint(plan.table, plan.config, plan.num_epochs, algorithm=algorithm) != plan.fingerprint:
         found.append(Difference("damaged", "the plan's fingerprint is not that of its lengths and options"))
     return found

@@ -295,12 +295,12 @@ def check_lengths(plan: BatchPlan, model: Any, name: str) -> None:
         LengthError: A sequence is longer than the model has positions, or a row is padded to more.
     """
     most = getattr(model.config, "max_position_embeddings", None)
-    units = plan.units
-    if most is None or len(units) == 0:
+    longest = plan.longest
+    if most is None:
         return
-    unit = int(units.length.argmax())
-    longest = int(units.length[unit])
     if longest > most:
+        units = plan.units
+        unit = int(units.length.argmax())
         id = plan.table.ids[int(units.samples(np.array([unit], np.int32))[0])]
         raise LengthError(
             f"sample {id!r} has {longest} tokens, the model {name} has {most} positions; plan with --overflow-max "

@@ -168,7 +168,7 @@ def create_plan_report(
     view = create_plan_view(plan, world_sizes, max_bytes=PAGE_BYTES * 3 // 4)
     columns = plan.columns(0)
     if plan.share.partial:
-        columns = build_epoch(plan.units, plan.config, plan.buckets, 0).columns
+        columns = build_epoch(plan.units, plan.config, plan.buckets, 0, algorithm=plan.epochs.algorithm).columns
     efficiency = create_efficiency_report(
         _planned_lengths(plan),
         token_budget=plan.config.token_budget,
