@@ -12,7 +12,7 @@ too, with that rank's microbatches only.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -331,7 +331,9 @@ class StoredEpochs:
 
     def damage(self) -> list[str]:
         """Return an error message for every file that is not as it was written. All of them are read."""
-        checks = [partial(self._verify_epoch, epoch) for epoch in range(len(self.index["epochs"]))]
+        checks: list[Callable[[], None]] = [
+            partial(self._verify_epoch, epoch) for epoch in range(len(self.index["epochs"]))
+        ]
         if self.index.get("units"):
             checks.append(self._verify_units)
         found: list[str] = []

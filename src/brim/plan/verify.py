@@ -9,7 +9,8 @@ from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.plan.build import build_epoch
 from brim.plan.config import BatchingConfig
-from brim.plan.plan import BatchPlan, BuiltEpochs, plan_fingerprint
+from brim.plan.epochs import BuiltEpochs, plan_fingerprint
+from brim.plan.plan import BatchPlan
 from brim.plan.store import StoredEpochs
 
 NAMED = 5
