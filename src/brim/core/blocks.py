@@ -103,7 +103,7 @@ class Blocks:
         seen = self.verified[blocks]
         if seen.all():
             return True
-        return self._check_new(np.unique(blocks[~seen]))
+        return self._check_new(sorted(set(blocks[~seen].tolist())))
 
     def check_all(self) -> bool:
         """Verify all blocks in turn."""
@@ -113,14 +113,14 @@ class Blocks:
             for start in range(0, count, AT_ONCE)
         )
 
-    def _check_new(self, blocks: NDArray[np.int64]) -> bool:
+    def _check_new(self, blocks: list[int]) -> bool:
         checksums = self._checksums
         if isinstance(checksums, Blocks):
-            if not checksums.check(np.unique(blocks * DIGEST_BYTES >> checksums.bits)):
+            if not checksums.check(np.array([block * DIGEST_BYTES >> checksums.bits for block in blocks], np.int64)):
                 return False
             checksums = checksums._data
         data, bits = self._data, self.bits
-        for block in blocks.tolist():
+        for block in blocks:
             at = block * DIGEST_BYTES
             if digest(data[block << bits : (block + 1) << bits]) != checksums[at : at + DIGEST_BYTES]:
                 return False

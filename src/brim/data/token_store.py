@@ -224,7 +224,7 @@ class TokenStore:
 
     def _verify_rows(self, rows: NDArray[np.integer[Any]], seen: NDArray[np.bool_]) -> None:
         """Verify the rows that have not been: their places, and all of their tokens."""
-        new = np.unique(rows[~seen[rows]])
+        new = np.array(sorted(set(rows[~seen[rows]].tolist())), np.int64)
         starts = self._starts[new]
         stops = starts + self.length[new]
         if np.any(starts < 0) or np.any(stops > len(self._tokens)):
