@@ -28,6 +28,8 @@ def new_hash() -> Hash:
 
 def digest(data: "bytes | bytearray | memoryview") -> bytes:
     """The checksum of some bytes, as bytes."""
+    import hashlib
+
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 

@@ -42,7 +42,7 @@ class CheckpointPosition:
     def unchecked(
         cls, *, epoch: int, microbatch_idx: int, global_step: int, microbatches_per_step: int, fingerprint: str
     ) -> "CheckpointPosition":
-        """Make a position of numbers that are known to be valid. Every microbatch has one, so the checks would add up."""
+        """Make a position of numbers that are known to be valid. Every microbatch has one: checks would add up."""
         position = object.__new__(cls)
         vars(position).update(
             epoch=epoch,

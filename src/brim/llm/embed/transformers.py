@@ -108,7 +108,7 @@ class TransformersEmbedder:
             vectors[members] = self._run([rows[member] for member in members], lengths[members])
         return vectors
 
-    def _tokens(self, texts: list[str]) -> list[NDArray[np.int64]]:
+    def _tokens(self, texts: list[str]) -> list[NDArray[np.int32]]:
         recipe, backend = self._recipe, self._tokenizer.backend_tokenizer
         rows: list[NDArray[np.int64]] = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -241,7 +241,7 @@ def _digest(path: Path, normalize: bool) -> str:
     return digest.hexdigest()
 
 
-def _batches(lengths: NDArray[np.int32], batch_tokens: int) -> list[NDArray[np.int64]]:
+def _batches(lengths: NDArray[np.int32], batch_tokens: int) -> list[NDArray[np.int32]]:
     """Return the places of the rows of each batch, rows of similar length together."""
     if len(lengths) == 0:
         return []
