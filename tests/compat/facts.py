@@ -139,7 +139,17 @@ def of_lengths(path: Path) -> dict[str, Any]:
     cache = brim.LengthCache.load(path)
     entries = [[entry.sample_id, int(entry.length)] for entry in cache]
     hashes = [cache.dataset_hash, cache.tokenizer_hash]
-    return {"fingerprint": cache.fingerprint, "hashes": hashes, "entries": entries, "source": dict(cache.source)}
+    fingerprint = table_fingerprint(cache)
+    return {"fingerprint": fingerprint, "hashes": hashes, "entries": entries, "source": dict(cache.source)}
+
+
+def table_fingerprint(cache: brim.LengthCache) -> str:
+    """The fingerprint that 0.5.0 gives a table, by which it knew what its plans were built from."""
+    try:
+        from brim.data.lengths import fingerprint_1
+    except ImportError:  # this is 0.5.0
+        return cache.fingerprint
+    return fingerprint_1(cache)
 
 
 def of_tokens(path: Path) -> dict[str, Any]:
@@ -152,7 +162,7 @@ def of_tokens(path: Path) -> dict[str, Any]:
 def of_nested(path: Path) -> dict[str, Any]:
     source = brim.open_nested(path)
     samples = [tree_digest(sample) for sample in source]
-    return {"fingerprint": source.fingerprint, "lengths": source.table.fingerprint, "samples": samples}
+    return {"fingerprint": source.fingerprint, "lengths": table_fingerprint(source.table), "samples": samples}
 
 
 def of_plan(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import DataError
+from brim.core.errors import DataError, OptionError
 from brim.core.fingerprint import fingerprint
 from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
@@ -13,7 +13,7 @@ from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
 from brim.plan.epoch import EpochColumns, Origin
 from brim.plan.units import Counts, Units, make_units
-from brim.plan.version_1 import plan_fingerprint_1
+from brim.plan.version_1 import later_options, plan_fingerprint_1
 
 
 class Epochs(Origin, Protocol):
@@ -48,6 +48,8 @@ class BuiltEpochs:
     ) -> None:
         if len(table) == 0:
             raise DataError("there are no samples to plan: the length table is empty")
+        if algorithm == 1 and (unknown := later_options(config)):
+            raise OptionError(f"version 1 of the planner has no option {', '.join(unknown)}")
         self.table, self._config, self._num_epochs, self.algorithm = table, config, num_epochs, algorithm
         self.units, self.counts = make_units(table, config)
         if len(self.units) == 0:

@@ -18,10 +18,11 @@ from brim.core.errors import MismatchError, OptionError
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.buckets import BucketSpec
+from brim.plan.build import ALGORITHM
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
 from brim.plan.epoch import EpochColumns, EpochPlan, MicrobatchSpec
-from brim.plan.epochs import BuiltEpochs, Epochs
+from brim.plan.epochs import BuiltEpochs, Epochs, plan_fingerprint
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Counts, Units, too_long
 
@@ -62,18 +63,30 @@ class BatchPlan:
         self._step_size, self.share = step_size or config.microbatches_per_step, share or Share()
 
     @classmethod
-    def build(cls, lengths: Lengths, config: BatchingConfig | None = None, *, num_epochs: int = 1) -> "BatchPlan":
+    def build(
+        cls,
+        lengths: Lengths,
+        config: BatchingConfig | None = None,
+        *,
+        num_epochs: int = 1,
+        algorithm: int = ALGORITHM,
+    ) -> "BatchPlan":
         """Plan `num_epochs` epochs. A mapping is planned in the order of its ids, so the order of a dict does not
         matter.
+
+        Args:
+            algorithm: Version of the planner. An earlier one gives the plan that it gave when it was the newest.
 
         Raises:
             LengthError: A sample does not fit and `config.overflow` is "error".
         """
         if num_epochs < 1:
             raise OptionError(f"the number of epochs must be at least 1, got {num_epochs}")
+        if not 1 <= algorithm <= ALGORITHM:
+            raise OptionError(f"algorithm must lie between 1 and {ALGORITHM}, got {algorithm}")
         config = config or BatchingConfig()
         table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
-        return cls(BuiltEpochs(table, config, num_epochs), config, num_epochs)
+        return cls(BuiltEpochs(table, config, num_epochs, algorithm=algorithm), config, num_epochs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "BatchPlan":
@@ -245,13 +258,26 @@ class BatchPlan:
         `resumed.iter_from(position)`.
 
         Optimizer steps stay the same, so nothing is repeated or skipped, and the run takes the same steps as one that
-        was not interrupted.
+        was not interrupted. A run that an earlier version of the planner planned is resumed on its plan (`planned_as`).
 
         Raises:
             MismatchError: The position belongs to another plan.
         """
-        self._check_plan(position)
-        return self.with_step_size(position.microbatches_per_step).shard(rank, world_size)
+        plan = self.planned_as(position.fingerprint)
+        plan._check_plan(position)
+        return plan.with_step_size(position.microbatches_per_step).shard(rank, world_size)
+
+    def planned_as(self, fingerprint: str) -> "BatchPlan":
+        """Return the plan of the same lengths and options that has this fingerprint, if an earlier version of the
+        planner gave it; otherwise this plan.
+        """
+        if self.share.partial or fingerprint == self.fingerprint:
+            return self
+        for algorithm in range(1, ALGORITHM):
+            if plan_fingerprint(self.table, self.config, self.num_epochs, algorithm=algorithm) == fingerprint:
+                epochs = BuiltEpochs(self.table, self.config, self.num_epochs, algorithm=algorithm)
+                return BatchPlan(epochs, self.config, self.num_epochs, step_size=self._step_size, share=self.share)
+        return self
 
     def _check_plan(self, position: CheckpointPosition) -> None:
         if position.fingerprint != self.fingerprint:

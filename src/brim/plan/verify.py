@@ -9,7 +9,7 @@ from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.plan.build import build_epoch
 from brim.plan.config import BatchingConfig
-from brim.plan.epochs import BuiltEpochs, plan_fingerprint
+from brim.plan.epochs import plan_fingerprint
 from brim.plan.plan import BatchPlan
 from brim.plan.store import StoredEpochs
 
@@ -119,8 +119,8 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
     """
     algorithm = plan.epochs.algorithm
     if plan.share.partial:
-        epochs = BuiltEpochs(plan.table, plan.config, plan.num_epochs, algorithm=algorithm)
-        again = BatchPlan(epochs, plan.config, plan.num_epochs).shard(plan.rank, plan.world_size)
+        again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs, algorithm=algorithm)
+        again = again.shard(plan.rank, plan.world_size)
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:

@@ -4,12 +4,12 @@ Plans on disk keep the fingerprint that they were made with, and are verified ag
 then: the columns of lengths as a whole, and the options that existed.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from brim.core.fingerprint import fingerprint
 from brim.data.lengths import LengthCache, fingerprint_1
-from brim.plan.config import BatchingConfig
+from brim.plan.config import BatchingConfig, PackingConfig
 
 OPTIONS = (
     "token_budget",
@@ -36,9 +36,25 @@ def plan_fingerprint_1(table: LengthCache, config: BatchingConfig, num_epochs: i
 
 
 def identity_1(config: BatchingConfig) -> dict[str, Any]:
-    """Return the options that went into fingerprints: all of them, except `shuffle` if it is True."""
+    """Return the options that went into fingerprints: all of them, except `shuffle` if it is True.
+
+    Later options are added where they are set, so that plans with them have no fingerprint of version 1.
+    """
     values = asdict(config)
     options = {name: values[name] for name in OPTIONS if (name, values[name]) != ("shuffle", True)}
     if options["packing"] is not None:
         options["packing"] = {name: options["packing"][name] for name in PACKING}
-    return options
+    return options | later_options(config)
+
+
+def later_options(config: BatchingConfig) -> dict[str, Any]:
+    """Return the options that version 1 did not have and that are not at their defaults, by name."""
+    found = {name: value for name, value in _set_options(config) if name not in OPTIONS}
+    if config.packing is not None:
+        found |= {f"packing.{name}": value for name, value in _set_options(config.packing) if name not in PACKING}
+    return found
+
+
+def _set_options(config: BatchingConfig | PackingConfig) -> list[tuple[str, Any]]:
+    values = asdict(config)
+    return [(field.name, values[field.name]) for field in fields(config) if values[field.name] != field.default]

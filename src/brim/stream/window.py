@@ -29,8 +29,10 @@ from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
 from brim.data.sample import Sample
 from brim.data.token_store import TokenStore
+from brim.plan.build import ALGORITHM
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan
+from brim.plan.version_1 import identity_1
 from brim.stream.curriculum import Curriculum
 from brim.stream.replay.buffer import ReplayBuffer
 from brim.stream.replay.snapshot import BufferSnapshot
@@ -148,6 +150,8 @@ class RollingBatchPlanWindow:
         self.consumed = 0
         """Microbatches of the current window that were handed out, counted through all passes."""
         self._before: Keys = np.empty(0, np.int64)
+        self._algorithm = ALGORITHM
+        """Version of the planner that draws and plans all windows of a run."""
 
     @property
     def can_build(self) -> bool:
@@ -173,7 +177,7 @@ class RollingBatchPlanWindow:
         snapshot = self.buffer.snapshot()
         order = draw_order(self._weights(snapshot), seed=self.config.seed, window_id=number)
         old = np.isin(snapshot.keys, self._before)
-        rows = draw_rows(snapshot, order, old, available, self.config, number)
+        rows = draw_rows(snapshot, order, old, available, self.config, number, self._algorithm)
         self.current = self._window(snapshot, rows, number)
         self.window_id = number
         self.consumed = 0
@@ -203,11 +207,12 @@ class RollingBatchPlanWindow:
             )
         hashes = {"tokenizer_hash": self.tokenizer_hash, "dataset_hash": snapshot.content_hash(rows)}
         store = snapshot.store(rows, pad_id=self.pad_id, **hashes)
-        plan = self._plan(snapshot.get_lengths(rows, **hashes), number)
+        plan = self._plan(snapshot.get_lengths(rows, **hashes), number, self._algorithm)
         return Window(number, plan, store, snapshot.keys[rows], snapshot, snapshot.size)
 
-    def _plan(self, lengths: LengthCache, number: int) -> BatchPlan:
-        return BatchPlan.build(lengths, self.config.plan_config(number), num_epochs=self.config.passes)
+    def _plan(self, lengths: LengthCache, number: int, algorithm: int) -> BatchPlan:
+        config = self.config.plan_config(number)
+        return BatchPlan.build(lengths, config, num_epochs=self.config.passes, algorithm=algorithm)
 
     @property
     def state(self) -> WindowState | None:
@@ -272,7 +277,7 @@ class RollingBatchPlanWindow:
         """Write the current window with its tokens, and how much of it was consumed: whole, or not at all."""
         window = self.current
         meta: dict[str, Any] = {
-            "options": self._identity(self.config.passes),
+            "options": self._identity(self.config.passes, self._algorithm),
             "window_id": self.window_id,
             "consumed": self.consumed,
             "window": None,
@@ -298,23 +303,29 @@ class RollingBatchPlanWindow:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restore what was saved: the same window, and the same next microbatch.
 
+        The next windows are planned by the version of the planner that planned this one.
+
         Raises:
             MismatchError: It was saved with other options.
             DamagedError: The file is not as it was written.
         """
         columns = Columns(path, FORMAT)
         meta = columns.meta
+        algorithms = {self._identity(self.config.passes, number): number for number in range(1, ALGORITHM + 1)}
         # Version 0.5.0 planned one pass, whatever the number of passes, and did not record that number.
-        if meta["options"] not in (self._identity(self.config.passes), self._identity(1)):
+        algorithms[self._identity(1, 1)] = 1
+        algorithm = algorithms.get(meta["options"])
+        if algorithm is None:
             raise MismatchError(
                 f"{path} was written by a rolling plan with other options; use those, or start a new run"
             )
-        self.current = None if meta["window"] is None else self._restored(columns, meta["window"])
+        self.current = None if meta["window"] is None else self._restored(columns, meta["window"], algorithm)
+        self._algorithm = algorithm
         self.window_id = meta["window_id"]
         self.consumed = meta["consumed"]
         self._before = np.array(columns["before"])
 
-    def _restored(self, columns: Columns, found: dict[str, Any]) -> Window:
+    def _restored(self, columns: Columns, found: dict[str, Any], algorithm: int) -> Window:
         lengths = np.array(columns["length"])
         keys = np.array(columns["keys"])
         number = found["window_id"]
@@ -322,25 +333,30 @@ class RollingBatchPlanWindow:
         hashes: dict[str, Any] = {"tokenizer_hash": self.tokenizer_hash, "dataset_hash": found["dataset"]}
         tokens, learned = np.array(columns["tokens"]), np.array(columns["learned"])
         store = TokenStore(tokens, learned, begins(lengths), lengths, pad_id=self.pad_id, **hashes)
-        plan = self._plan(LengthCache(ids, lengths, **hashes), number)
+        plan = self._plan(LengthCache(ids, lengths, **hashes), number, algorithm)
         # Version 0.5.0 recorded the fingerprint of the plan of one pass.
-        if found["plan"] != plan.fingerprint and found["plan"] != BatchPlan.build(plan.table, plan.config).fingerprint:
+        one_pass = BatchPlan.build(plan.table, plan.config, algorithm=algorithm)
+        if found["plan"] not in (plan.fingerprint, one_pass.fingerprint):
             mine, theirs = plan.fingerprint[:8], found["plan"][:8]
             raise DamagedError(
                 f"{columns.path}: the plan of the window is {mine}.., but the file records {theirs}..; start a new run"
             )
         return Window(number, plan, store, keys, found["snapshot"], found["snapshot_size"])
 
-    def _identity(self, passes: int) -> str:
-        """The fingerprint of the options. A single pass is left out of it, as version 0.5.0 knew no other number."""
+    def _identity(self, passes: int, algorithm: int) -> str:
+        """The fingerprint of the options, and of the version of the planner from its second on. A single pass is left
+        out of it, as version 0.5.0 knew no other number.
+        """
         config = self.config
         more = {"passes": passes} if passes > 1 else {}
+        if algorithm > 1:
+            more["algorithm"] = algorithm
         return fingerprint(
             window_microbatches=config.window_microbatches,
             min_samples=config.min_samples,
             overlap_fraction=config.overlap_fraction,
             prioritized=config.prioritized,
-            batching=config.batching.identity,
+            batching=identity_1(config.batching) if algorithm == 1 else config.batching.identity,
             seed=config.seed,
             tokenizer=self.tokenizer_hash,
             pad=self.pad_id,

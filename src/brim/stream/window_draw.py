@@ -78,8 +78,10 @@ def draw_rows(
     available: int,
     config: WindowConfig,
     window_id: int,
+    algorithm: int,
 ) -> Rows:
-    """Return as many rows, up to `available`, as fit `window_microbatches`. `old` marks the rows of the window before.
+    """Return as many rows, up to `available`, as fit `window_microbatches` if this version of the planner plans them.
+    `old` marks the rows of the window before.
 
     Raises:
         LengthError: A single sample makes more microbatches than a window has.
@@ -92,7 +94,7 @@ def draw_rows(
     def fits(size: int) -> bool:
         chosen = rows(size)
         lengths = LengthCache(Ids.rows(len(chosen)), snapshot.lengths[chosen])
-        return BatchPlan.build(lengths, batching).num_microbatches(0) <= config.window_microbatches
+        return BatchPlan.build(lengths, batching, algorithm=algorithm).num_microbatches(0) <= config.window_microbatches
 
     if fits(available):
         return rows(available)

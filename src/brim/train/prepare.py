@@ -63,12 +63,14 @@ def prepare(
     plan: BatchPlan | None = None,
     bar: Bar = no_bar,
     *,
+    resumed: str | None = None,
     on_read: Callable[[], object] = lambda: None,
 ) -> Prepared:
     """Tokenise the data of a run, and plan it unless `plan` is given, which is then the one at `config.batchplan`.
 
     The data is opened once, read once and tokenised once; what an earlier run of the same output left is used again.
-    `on_read` is called when the data is open and other processes are about to tokenise it: this one has time now.
+    `resumed` is the fingerprint of the plan of a run that is resumed, which an earlier version of the planner may have
+    made. `on_read` is called when the data is open and other processes are about to tokenise it: this one has time now.
 
     Raises:
         MismatchError: The plan does not belong to the data or the tokenizer.
@@ -88,6 +90,7 @@ def prepare(
         (table, store), (eval_table, eval_store) = _hold_out(table, store, config.eval_split, config.seed)
     if plan is None:
         plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
+        plan = plan if resumed is None else plan.planned_as(resumed)
     elif config.epochs is not None and config.epochs > plan.num_epochs:
         raise OptionError(
             f"{config.epochs} epochs were asked for, {config.batchplan} has {plan.num_epochs}; plan more, or ask for "
@@ -97,7 +100,9 @@ def prepare(
     check_something_to_learn(store)
     eval_plan = None
     if eval_table is not None and eval_store is not None:
-        eval_plan = BatchPlan.build(eval_table, _for_evaluation(plan.config), num_epochs=1)
+        eval_plan = BatchPlan.build(
+            eval_table, _for_evaluation(plan.config), num_epochs=1, algorithm=plan.epochs.algorithm
+        )
         check_belongs(eval_plan, eval_store)
     return Prepared(plan, store, eval_plan, eval_store)
 

@@ -97,7 +97,7 @@ class SftRun(PlannedRun[SftConfig]):
             source = self.find_source(saved)
             planned = BatchPlan.load(config.batchplan) if config.batchplan is not None else None
             self.tokenizer = self.find_tokenizer(source, planned)
-            self.prepared = self._prepare(planned, bar)
+            self.prepared = self._prepare(planned, saved, bar)
             self.plan = self._stepped(self.prepared.plan, saved)
             _check_same_plan(self.plan, saved)
             self.load(source, saved)
@@ -119,7 +119,7 @@ class SftRun(PlannedRun[SftConfig]):
                 lambda: keep_rows(rows, Path(self.config.data), resumed=resumed) if self.ranks.is_main else None
             )
 
-    def _prepare(self, planned: BatchPlan | None, bar: Bar) -> Prepared:
+    def _prepare(self, planned: BatchPlan | None, saved: Saved | None, bar: Bar) -> Prepared:
         """Prepare on the main rank first: the others find what it wrote. The model's classes are imported meanwhile."""
         importing: list[Thread] = []
 
@@ -129,6 +129,7 @@ class SftRun(PlannedRun[SftConfig]):
                 self.tokenizer,
                 planned,
                 bar,
+                resumed=None if saved is None else saved.position.fingerprint,
                 on_read=lambda: importing.append(import_ahead(self.config.model)),
             )
 
