@@ -3,6 +3,8 @@
 A race runs its contenders in turn, round after round, so that a busy moment of the machine hits all of them; the best
 round counts. Inputs are prepared before the clock starts, in the form each contender likes best, and are out of the
 garbage collector's way. Results are judged after the clock has stopped. Nothing here knows brim or any peer.
+
+Benchmarks of the planner compare CPU seconds and call `one_thread` first, so that nobody gains from a second core.
 """
 
 import gc
@@ -17,7 +19,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,9 @@ PACKAGES = (
         "chuk-lazarus",
         "transformers",
         "lhotse",
+        "scipy",
+        "orjson",
+        "click",
         "tokenizers",
         "torch",
         "pyarrow",
@@ -43,6 +48,17 @@ PACKAGES = (
     *("accelerate", "datasets", "torchdata", "cpprb", "torchrl", "chuk-puzzles-gym"),
     *("litellm", "openai", "httpx-aiohttp", "ollama", "aiohttp"),
 )
+
+ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Environment in which the libraries of this process, and its children, use one thread."""
+
+
+def one_thread() -> None:
+    """Call it before peers are imported: they read the environment when they start their threads."""
+    os.environ.update(ONE_THREAD)
 
 
 def lognormal(n: int, *, longest: int = 2048) -> NDArray[np.int32]:
@@ -92,13 +108,27 @@ class Row:
         }
 
 
-def race(contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 20.0) -> list[Row]:
+class Target(NamedTuple):
+    """What is claimed, what was measured, and whether it holds; None if it was not measured."""
+
+    what: str
+    target: str
+    reached: str
+    holds: bool | None
+
+
+def race(
+    contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 20.0, shortest: float = 0.0
+) -> list[Row]:
     """Time the contenders in turn.
 
-    One that has used up `patience` seconds sits out the remaining rounds; each runs at least once.
+    One that has used up `patience` seconds sits out the remaining rounds; each runs at least once. One that takes less
+    than `shortest` seconds is called as often as it takes to fill them, and the time of one call counts.
     """
     rows = [Row(contender.name) for contender in contenders]
-    spent = [0.0] * len(rows)
+    spent, calls = [0.0] * len(rows), [1] * len(rows)
+    if shortest:
+        calls = [_calls(contender, shortest) for contender in contenders]
     gc.collect()
     gc.freeze()  # the inputs
     for _ in range(rounds):
@@ -106,14 +136,35 @@ def race(contenders: Sequence[Contender], *, rounds: int = 5, patience: float = 
             if spent[place] > patience:
                 continue
             contender.prepare()
-            wall, cpu, result = timed(contender.run)
-            row.seconds, row.cpu, row.rounds = min(row.seconds, wall), min(row.cpu, cpu), row.rounds + 1
+            wall, cpu, result = timed(_repeated(contender.run, calls[place]))
+            row.seconds = min(row.seconds, wall / calls[place])
+            row.cpu = min(row.cpu, cpu / calls[place])
+            row.rounds += 1
             spent[place] += wall
             if row.rounds == 1:
                 row.columns.update(contender.judge(result))
             del result
     gc.unfreeze()
     return rows
+
+
+def _calls(contender: Contender, shortest: float) -> int:
+    contender.prepare()
+    contender.run()  # a first call imports, compiles and allocates
+    contender.prepare()
+    return max(1, int(shortest / max(timed(contender.run)[0], 1e-7)))
+
+
+def _repeated(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
+    if calls == 1:
+        return run
+
+    def several() -> Any:
+        for _ in range(calls - 1):
+            run()
+        return run()
+
+    return several
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -138,12 +189,16 @@ def peak_memory() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
-def add_ratios(rows: Iterable[Row], to: str) -> None:
-    """How many times the seconds of one of them each took."""
+def add_ratios(rows: Iterable[Row], to: str, *, cpu: bool = False) -> None:
+    """How many times the seconds of one of them, or the CPU seconds, each took."""
     rows = list(rows)
-    base = next(row.seconds for row in rows if row.name == to)
-    for row in rows:
-        row.columns["ratio"] = row.seconds / base
+    taken = [row.cpu if cpu else row.seconds for row in rows]
+    base = next(one for row, one in zip(rows, taken, strict=True) if row.name == to)
+    for row, one in zip(rows, taken, strict=True):
+        row.columns["ratio"] = one / base
+
+
+WORDS = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
 
 
 @dataclass
@@ -175,6 +230,12 @@ class Report:
             [row.name, number(row.seconds), number(row.cpu), str(row.rounds), *_cells(row, columns)] for row in rows
         ]
         print_table(title, head, cells)
+
+    def targets(self, found: Iterable[Target]) -> None:
+        """Print and keep what was to be reached."""
+        found = list(found)
+        self.tables.append({"title": "Targets", "subject": "targets", "rows": [one._asdict() for one in found]})
+        print_table("Targets", ["", "target", "reached", ""], [(*one[:3], WORDS[one.holds]) for one in found])
 
     def close(self) -> Path:
         for package, reason in self.not_available.items():
