@@ -1,6 +1,5 @@
 """Sorted windows: how many there are, what is in them, how they are cut, and who meets whom again."""
 
-import math
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -119,7 +118,7 @@ def test_splitting_lowers_padding_and_adds_few_microbatches(width, limits, paddi
     more = split_widest(found, starts, limits, padding)
     assert set(starts.tolist()) <= set(more.tolist())
     added = len(more) - len(starts)
-    assert added <= math.ceil(len(starts) / EXTRA)
+    assert added <= len(starts) // EXTRA
 
     def wasted(begin):
         return int((np.diff(begin, append=len(width)) * found.width[begin]).sum() - found.width.sum(dtype=np.int64))

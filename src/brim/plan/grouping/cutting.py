@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import ceil_div
 from brim.plan.grouping.windows import Limits, Windows
 
 try:
@@ -23,7 +22,7 @@ except ImportError:  # not compiled: `_cut_python` and `_best_split_numpy` do th
 SAVING = 32
 """A cut is worth another microbatch if it saves one part in this many of the budget."""
 EXTRA = 20
-"""At most one microbatch in this many is added to a window."""
+"""At most one microbatch for this many is added to a window, so a window of fewer is not split."""
 
 
 def cut(windows: Windows, limits: Limits) -> NDArray[np.int64]:
@@ -48,7 +47,7 @@ def _cut_python(windows: Windows, limits: Limits) -> list[int]:
 def split_widest(windows: Windows, starts: NDArray[np.int64], limits: Limits, padding: float) -> NDArray[np.int64]:
     """Cut microbatches in two until the padding of each window is at most `padding`, a share of its slots.
 
-    The cut that saves most comes first. A window gets at most one more microbatch in `EXTRA`, and a cut has to save a
+    The cut that saves most comes first. A window gets at most one more microbatch for `EXTRA` of its own, and a cut has to save a
     microbatch's budget divided by `SAVING`; so the padding can stay above what was asked for.
     """
     if len(starts) == 0:
@@ -66,7 +65,7 @@ def split_widest(windows: Windows, starts: NDArray[np.int64], limits: Limits, pa
         for piece in pieces:
             if wasted[piece] >= window.least:
                 window.add(int(starts[piece]), int(starts[piece] + sizes[piece]))
-        more += window.cuts(int(total[number]) - allowed, ceil_div(len(pieces), EXTRA))
+        more += window.cuts(int(total[number]) - allowed, len(pieces) // EXTRA)
     return np.sort(np.append(starts, np.array(more, np.int64)))
 
 
