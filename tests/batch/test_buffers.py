@@ -65,7 +65,7 @@ def test_what_the_kernel_counts_is_what_its_twin_counts_also_in_a_larger_shape(c
             assert int((fast.segment_ids != 0).sum()) == batch.fill.used
 
 
-@given(st.integers(1, 5), st.lists(st.integers(0, 300), min_size=1, max_size=30))
+@given(st.integers(1, 5), st.lists(st.integers(1, 300), min_size=1, max_size=30))
 def test_a_block_comes_again_after_all_others_unless_it_is_too_small(count, sizes):
     buffers = Buffers(count, allocate)
     given = [buffers(size) for size in sizes]
@@ -128,11 +128,9 @@ def test_reuse_is_refused_where_it_would_overwrite_what_was_handed_out():
         loader(plan, STORE, reuse=True, num_workers=1)
     with pytest.raises(OptionError, match="a step has 3 batches, and with reuse only the last 2 are intact"):
         loader(plan, STORE, reuse=True).steps()
-    short = loader(make_plan(STORE, microbatches_per_step=2), STORE, reuse=True)
-    wanted = [content(batch) for batch in loader(make_plan(STORE), STORE)]
-    assert sorted(map(str, (content(batch)[0] for step in short.steps() for batch in step))) == sorted(
-        str(tokens) for tokens, *_ in wanted
-    )
+    plan = make_plan(STORE, microbatches_per_step=2)
+    wanted = [content(batch) for batch in loader(plan, STORE)]
+    assert [content(batch) for step in loader(plan, STORE, reuse=True).steps() for batch in step] == wanted
 
 
 @pytest.mark.parametrize("reuse", [False, True])

@@ -94,8 +94,11 @@ def test_loading_reads_no_columns(tmp_path):
     plan = BatchPlan.load(tmp_path / "plan")
     assert plan.counts.samples == 300
     assert plan.num_microbatches(0) > 0
+    epoch = plan.get_epoch(0)
     with pytest.raises(DamagedError, match=r"epoch-0000.brim: column 'unit' is damaged"):
-        plan.get_epoch(0)
+        epoch[0]
+    with pytest.raises(DamagedError, match=r"lengths.brim: column 'length' is damaged"):
+        _ = plan.table.lengths
 
 
 def test_a_new_plan_replaces_the_old_one_with_all_its_epochs(tmp_path):
@@ -165,8 +168,8 @@ def test_other_versions_and_places_are_named(tmp_path, monkeypatch):
     with pytest.raises(DamagedError, match="was altered"):
         BatchPlan.load(tmp_path / "plan")
     index.write_text(original)
-    monkeypatch.setattr("brim.plan.store.ALGORITHM", 99)
-    with pytest.raises(DamagedError, match="planned by version 1 of the planner, this brim has 99"):
+    monkeypatch.setattr("brim.plan.store.ALGORITHM", 1)
+    with pytest.raises(DamagedError, match="planned by version 2 of the planner, this brim has 1"):
         BatchPlan.load(tmp_path / "plan")
     for place, message in ((tmp_path / "nothing", "does not exist"), (index, "is a file"), (tmp_path, "is not a plan")):
         with pytest.raises(DataError, match=message):
