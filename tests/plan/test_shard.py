@@ -2,14 +2,13 @@
 resume.
 """
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans import configs, lognormal, tables
+from support.plans import configs, lognormal, run_killed, tables
 
 from brim import (
     BatchingConfig,
@@ -102,30 +101,6 @@ def test_the_same_steps_happen_on_any_number_of_ranks(table, config, world_sizes
                     per_step.setdefault(number // view.deal.rounds_per_step, set()).add(microbatch.index)
         steps.append(per_step)
     assert all(step == steps[0] for step in steps)
-
-
-def run_killed(plan, world_sizes, stops):
-    """Train, get killed after so many rounds, continue on another number of ranks from the saved position; every sample
-    in order seen.
-    """
-    seen, position, rounds_left = [], None, list(stops)
-    for world_size in world_sizes:
-        shares = [
-            plan.shard(rank, world_size) if position is None else plan.resume(position, rank, world_size)
-            for rank in range(world_size)
-        ]
-        streams = [share.iter_from(0) if position is None else share.iter_from(position) for share in shares]
-        stop = rounds_left.pop(0) if rounds_left else None
-        for number, round in enumerate(zip(*streams, strict=True)):
-            if number == stop:
-                break
-            assert len({(epoch, index) for epoch, index, _ in round}) == 1
-            assert len({microbatch.after for _, _, microbatch in round}) == 1
-            seen += [(epoch, microbatch.index) for epoch, _, microbatch in round if not microbatch.is_null]
-            position = CheckpointPosition(**json.loads(json.dumps(vars(round[0][2].after))))
-        else:
-            break
-    return seen
 
 
 @settings(max_examples=60)

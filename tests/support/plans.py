@@ -1,10 +1,14 @@
 """Tables and configs that the plan tests share."""
 
+import json
+
 import numpy as np
 from hypothesis import strategies as st
 
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.config import BatchingConfig, PackingConfig, PackingMode, PadPolicy
+from brim.plan.cost import CostModel
+from brim.plan.position import CheckpointPosition
 
 LONGEST = 60
 
@@ -27,6 +31,8 @@ def configs(draw, **fixed):
         "pad_to_multiple": draw(st.sampled_from([1, 1, 8])),
         "max_sequences": draw(st.none() | st.integers(1, 5)),
         "window": draw(st.none() | st.integers(1, 30)),
+        "window_padding": draw(st.sampled_from([0.01, 0.0, 0.2])),
+        "cost": draw(st.sampled_from([None, CostModel(per_square=0.0), CostModel(per_square=1 / 64)])),
         "microbatches_per_step": draw(st.none() | st.integers(1, 7)),
         "overflow_max": draw(st.none() | st.integers(LONGEST, 64)),
     }
@@ -61,3 +67,27 @@ def tokens_seen(microbatches, table):
             seen[row][start : start + length] += 1
             rows[row] += 1
     return seen, rows
+
+
+def run_killed(plan, world_sizes, stops):
+    """Train, get killed after so many rounds, continue on another number of ranks from the saved position; every sample
+    in order seen.
+    """
+    seen, position, rounds_left = [], None, list(stops)
+    for world_size in world_sizes:
+        shares = [
+            plan.shard(rank, world_size) if position is None else plan.resume(position, rank, world_size)
+            for rank in range(world_size)
+        ]
+        streams = [share.iter_from(0) if position is None else share.iter_from(position) for share in shares]
+        stop = rounds_left.pop(0) if rounds_left else None
+        for number, round in enumerate(zip(*streams, strict=True)):
+            if number == stop:
+                break
+            assert len({(epoch, index) for epoch, index, _ in round}) == 1
+            assert len({microbatch.after for _, _, microbatch in round}) == 1
+            seen += [(epoch, microbatch.index) for epoch, _, microbatch in round if not microbatch.is_null]
+            position = CheckpointPosition(**json.loads(json.dumps(vars(round[0][2].after))))
+        else:
+            break
+    return seen
