@@ -50,6 +50,21 @@ def test_windows_hold_every_row_once_sorted_and_never_mix_kinds(width, kinds, co
         assert kind is None or len(set(kind[found.order[start:end]].tolist())) == 1
 
 
+@given(WIDTHS, st.none() | st.integers(1, 3), st.integers(1, 40), st.integers(0, 3))
+def test_windows_of_a_size_that_was_asked_for_differ_by_one_row_at_most(width, kinds, size, epoch):
+    kind = None if kinds is None else (np.arange(len(width)) % kinds).astype(np.int32)
+    counts = count_windows(width, kind, Limits(400, EVERY_ROW), window=size, padding=0.01)
+    found = sort_windows(width, kind, counts, equal=True, seed=1, epoch=epoch)
+    assert sorted(found.order.tolist()) == list(range(len(width)))
+    sizes = np.diff(found.bounds)
+    assert sizes.max() <= size
+    for number in range(kinds or 1):
+        mine = sizes if kind is None else sizes[kind[found.order[found.bounds[:-1]]] == number]
+        assert len(mine) == 0 or np.ptp(mine) <= 1
+    other = sort_windows(width, kind, counts, equal=True, seed=1, epoch=epoch + 1)
+    assert len(width) < 60 or size < 9 or not np.array_equal(found.order, other.order)
+
+
 @given(WIDTHS, st.integers(0, 3))
 def test_rows_that_need_more_than_64_bits_are_sorted_in_the_same_way(width, seed):
     """Widths of up to 2**31 and a window for every row do not fit into one word with a row number."""

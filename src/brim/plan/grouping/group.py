@@ -51,7 +51,7 @@ class Grouping:
     """Upper limit of the slots of a microbatch."""
     max_rows: int | None = None
     window: int | None = None
-    """Rows in a window, about. Default: as few as `padding` allows."""
+    """Upper limit of the rows in a window. Default: as few as `padding` allows."""
     padding: float = PADDING
     """Share of the slots that padding may take in windows whose size is not given."""
     uniform: bool = False
@@ -96,7 +96,14 @@ def group_rows(
     """
     if axes is not None or not options.shuffle:
         return _group_runs(width, kind, width[:, None] if axes is None else axes, options)
-    windows = sort_windows(width, kind, _windows(width, kind, options), seed=options.seed, epoch=options.epoch)
+    windows = sort_windows(
+        width,
+        kind,
+        _windows(width, kind, options),
+        equal=options.window is not None,
+        seed=options.seed,
+        epoch=options.epoch,
+    )
     if options.drop_last:
         return _groups(windows, cut_full(windows, options.limits))
     kinds = 1 if kind is None else len(np.unique(kind[windows.order[windows.bounds[:-1]]]))
@@ -152,7 +159,14 @@ def _group_runs(
     n = len(width)
     if options.shuffle:
         counts = _near_windows(width, kind, options)
-        order, _, bounds = sort_windows(np.zeros(n, np.int32), kind, counts, seed=options.seed, epoch=options.epoch)
+        order, _, bounds = sort_windows(
+            np.zeros(n, np.int32),
+            kind,
+            counts,
+            equal=options.window is not None,
+            seed=options.seed,
+            epoch=options.epoch,
+        )
         order = order[near_order(axes[order], bounds, _rows_per_microbatch(width[order], bounds, options.limits))]
     else:
         order = np.arange(n, dtype=np.int32)

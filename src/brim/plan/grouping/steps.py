@@ -93,8 +93,11 @@ def cut_steps(windows: Windows, limits: Limits, price: Price, step: int) -> NDAr
     more = MORE if len(least) == 1 else 0
     best: tuple[int, Shape] | None = None
     for number, (begin, end) in enumerate(zip(windows.bounds[:-1].tolist(), windows.bounds[1:].tolist(), strict=True)):
-        window = _Window(windows.width[begin:end], limits, price, step)
         fewest = ceil_div(int(least[number]), step)
+        if fewest * step >= end - begin:
+            starts.append(np.arange(begin, end))
+            continue
+        window = _Window(windows.width[begin:end], limits, price, step)
         found = window.best(fewest, more) if best is None else window.like(fewest, *best)
         if found is None:
             found = _Found(full[(full >= begin) & (full < end)] - begin, 0, SHAPES[0])

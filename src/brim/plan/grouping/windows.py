@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import ceil_div, count_values, offsets
-from brim.core.rng import below, raw_blocks
+from brim.core.arrays import ceil_div, count_values, offsets, order_by
+from brim.core.rng import below, permutation, raw_blocks
 
 SMALLEST = 128
 """Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
@@ -53,22 +53,26 @@ def sort_windows(
     kind: NDArray[np.int32] | None,
     counts: NDArray[np.int64],
     *,
+    equal: bool = False,
     seed: int,
     epoch: int,
 ) -> Windows:
     """Deal rows to windows, uniformly at random, and sort each by width, widest first; equal widths in random order.
 
-    `counts` has the number of windows of each kind. Windows are in the order of the kinds.
+    `counts` has the number of windows of each kind. Windows are in the order of the kinds. Their sizes are random,
+    which does not matter for windows of hundreds of rows; with `equal` they differ by one row at most, for another sort.
     """
     n, first = len(width), offsets(counts)
     widest = int(width.max(initial=0))
     bits = Bits.of(n, widest, int(first[-1]))
     words = np.empty(n, np.uint64)
     high = np.empty(n if bits.tie < 0 else 0, np.uint64)
+    dealt = _deal_equally(n, kind, counts, seed=seed, epoch=epoch) if equal else None
     for start, random in raw_blocks(n, BLOCK, seed=seed, purpose="group", epoch=epoch):
         here = slice(start, start + len(random))
         mine = 0 if kind is None else kind[here]
-        window = below(random, counts[mine].astype(np.uint64)) + first[mine].astype(np.uint64)
+        inside = below(random, counts[mine].astype(np.uint64)) if dealt is None else dealt[here]
+        window = inside + first[mine].astype(np.uint64)
         narrowness = (widest - width[here]).astype(np.uint64)
         row = np.arange(start, start + len(random), dtype=np.uint64)
         if bits.tie < 0:
@@ -81,6 +85,20 @@ def sort_windows(
         return _sorted_wide(words, high, widest)
     words.sort()
     return _unpacked(words, bits, widest, int(first[-1]))
+
+
+def _deal_equally(
+    n: int, kind: NDArray[np.int32] | None, counts: NDArray[np.int64], *, seed: int, epoch: int
+) -> NDArray[np.uint64]:
+    """Return the window of each row among those of its kind, which get equally many rows."""
+    order = permutation(n, seed=seed, purpose="windows", epoch=epoch)
+    if kind is not None:
+        order = order[order_by(kind[order])]
+    rows = np.array([n]) if kind is None else np.bincount(kind, minlength=len(counts))
+    place = np.arange(n) - np.repeat(offsets(rows)[:-1], rows)
+    windows = np.empty(n, np.uint64)
+    windows[order] = place * np.repeat(counts, rows) // np.repeat(rows, rows)
+    return windows
 
 
 class Bits(NamedTuple):
