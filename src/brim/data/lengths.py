@@ -63,10 +63,14 @@ class LengthCache:
         dataset_hash: str = "",
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make a table of columns. `axes` is [rows, axes], or that as one column of a file, row by row."""
+        """Make a table of columns. `axes` is [rows, axes], or that as one column of a file, row by row.
+
+        Raises:
+            DataError: A length of an array is negative, above `LONGEST` or not an integer, or columns differ in size.
+        """
         if len(ids) != len(lengths) or (groups is not None and len(groups) != len(lengths)):
             raise DataError(f"{len(ids)} ids for {len(lengths)} lengths")
-        self.ids, self.length = ids, Column.of(lengths)
+        self.ids, self.length = ids, lengths if isinstance(lengths, Column) else Column.of(_in_range(lengths, ids))
         self._groups = None if groups is None else Column.of(groups)
         self._axes = axes if axes is None or isinstance(axes, Column) else _flat(axes, self.length)
         self.group_names = group_names
@@ -288,6 +292,17 @@ def _checked_lengths(values: list[Any], ids: Ids) -> NDArray[np.int32]:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= LONGEST:
             raise not_a_length(ids[row], value)
     return np.array(values, np.int32)
+
+
+def _in_range(values: NDArray[Any], ids: Ids) -> NDArray[np.int32]:
+    """Return lengths as int32, or raise an error that names the first sample whose length is none."""
+    if values.dtype == np.int32 and values.min(initial=0) >= 0:
+        return values
+    wrong = (values < 0) | (values > LONGEST) if values.dtype.kind in "iu" else np.ones(len(values), np.bool_)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise not_a_length(ids[row], values[row].item())
+    return values.astype(np.int32)
 
 
 def not_a_length(id: SampleId, value: Any) -> DataError:

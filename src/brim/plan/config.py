@@ -88,7 +88,7 @@ class BatchingConfig:
     max_sequences: int | None = None
     """Upper limit of the rows in a microbatch."""
     window: int | None = None
-    """Rows are sorted by length inside random windows of about this many rows. Smaller: more random; larger: less
+    """Rows are sorted by length inside random windows of at most this many rows. Smaller: more random; larger: less
     padding. Default: as small as `window_padding` allows.
     """
     window_padding: float = 0.01
@@ -142,14 +142,16 @@ class BatchingConfig:
             "microbatches_per_step",
         )
         check_counts(**{name: getattr(self, name) for name in counts})
-        if not 0 <= self.window_padding < 1:
-            raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding}")
+        if not isinstance(self.window_padding, int | float) or not 0 <= self.window_padding < 1:
+            raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding!r}")
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 
     def _check_choices(self) -> None:
         one_of("overflow", self.overflow, get_args(Overflow))
         one_of("remainder", self.remainder, get_args(Remainder))
+        if self.cost is not None and not isinstance(self.cost, CostModel):
+            raise OptionError(f"cost must be a CostModel, got {self.cost!r}")
         bucketed = self.bucket_edges is not None or self.num_buckets is not None
         if self.bucket_edges is not None and self.num_buckets is not None:
             raise OptionError("give bucket_edges or num_buckets, not both")

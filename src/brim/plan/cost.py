@@ -41,12 +41,12 @@ class CostModel:
     """Cost of a squared length, in the same unit; 0 for models whose attention is linear."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.per_token < math.inf:
-            raise OptionError(f"the cost of a token must be above 0 and finite, got {self.per_token}")
-        if not 0 <= self.per_square < math.inf:
+        if not isinstance(self.per_token, int | float) or not 0 < self.per_token < math.inf:
+            raise OptionError(f"the cost of a token must be above 0 and finite, got {self.per_token!r}")
+        if not isinstance(self.per_square, int | float) or not 0 <= self.per_square < math.inf:
             raise OptionError(
                 f"the cost of a squared length must be at least 0 (0: attention is linear) and finite, got "
-                f"{self.per_square}"
+                f"{self.per_square!r}"
             )
         if self.per_square > self.per_token / SHORTEST_SCALE:
             raise OptionError(
