@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim import BrimError, DamagedError, DataError, LengthCache, MismatchError, OptionError, Sample, TokenStore
+from brim.core.columns import Columns, write_columns
 from brim.data.measure import build_lengths
 from brim.data.rows import jsonl
 from brim.data.rows.format import RowFormat
@@ -333,6 +334,44 @@ def test_a_flipped_bit_never_changes_what_is_read(small, chance):
         before.dataset_hash,
         before.tokenizer_hash,
     )
+
+
+def test_a_flipped_bit_is_found_by_the_rows_that_touch_its_block_and_by_verify(tmp_path):
+    """The other rows are as they were written. The file is larger than a block, so most rows touch others."""
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": f"{n} " * (n % 90)} for n in range(4000)])
+    build(rows, tmp_path / "tokens")
+    whole, expected = (tmp_path / "tokens").read_bytes(), rows_of(TokenStore.load(tmp_path / "tokens"))
+    random = np.random.default_rng(0)
+    damaged = 0
+    for _ in range(12):
+        raw, at = bytearray(whole), int(random.integers(64, len(whole) - 1000))
+        raw[at] ^= 1 << int(random.integers(8))
+        (tmp_path / "flipped").write_bytes(raw)
+        store, found = TokenStore.load(tmp_path / "flipped"), 0
+        for row, tokens in enumerate(expected):
+            try:
+                assert store.sample(row).tokens.tolist() == tokens
+            except DamagedError:
+                found += 1
+        assert found < len(expected)
+        if found:
+            damaged += 1
+            with pytest.raises(DamagedError, match="flipped: column"):
+                TokenStore.load(tmp_path / "flipped").verify()
+    assert damaged >= 10
+
+
+def test_a_store_of_version_1_is_verified_when_it_is_opened(data, tmp_path):
+    build(data, tmp_path / "tokens")
+    file = Columns(tmp_path / "tokens", "brim.tokens/2")
+    columns = {name: file[name] for name in ("tokens", "learned", "length")}
+    write_columns(tmp_path / "old", "brim.tokens/1", file.meta, columns)
+    assert rows_of(TokenStore.load(tmp_path / "old")) == rows_of(TokenStore.load(tmp_path / "tokens"))
+    raw = bytearray((tmp_path / "old").read_bytes())
+    raw[64] ^= 1
+    (tmp_path / "old").write_bytes(raw)
+    with pytest.raises(DamagedError, match="column 'tokens' is damaged"):
+        TokenStore.load(tmp_path / "old")
 
 
 def test_what_is_not_a_store_is_named(data, tmp_path):

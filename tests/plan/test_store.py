@@ -157,6 +157,40 @@ def test_flipped_bits_are_refused_or_harmless(tmp_path):
     assert refused > 120
 
 
+@pytest.mark.parametrize("overflow", ["truncate", "split"])
+def test_a_flipped_bit_is_found_by_the_microbatches_that_touch_its_block_and_by_verify(tmp_path, overflow):
+    """The other microbatches are those of the plan. Files are larger than a block, so most of them touch others."""
+    table = LengthCache(Ids.of([f"sample {i}" for i in range(20_000)]), lognormal(20_000))
+    config = BatchingConfig(token_budget=8192, overflow_max=1500, overflow=overflow)
+    plan = BatchPlan.build(table, config)
+    plan.save(tmp_path / "plan")
+    expected = list(plan.get_epoch(0))
+    wanted = [spec.samples for spec in expected]
+    random = np.random.default_rng(0)
+    for name in ("epoch-0000.brim", "lengths.brim", *(["units.brim"] if overflow == "split" else [])):
+        whole = (tmp_path / "plan" / name).read_bytes()
+        for _ in range(6):
+            raw, at = bytearray(whole), int(random.integers(64, len(whole) - 1000))
+            raw[at] ^= 1 << int(random.integers(8))
+            (tmp_path / "plan" / name).write_bytes(raw)
+            found = 0
+            opened = BatchPlan.load(tmp_path / "plan").get_epoch(0)
+            for number in range(len(expected)):
+                try:
+                    spec = opened[number]
+                    assert spec.samples == wanted[number]
+                    assert spec == expected[number]
+                except DamagedError as error:
+                    assert name in str(error)
+                    found += 1
+            assert found < len(expected)
+            damage = verify_plan(BatchPlan.load(tmp_path / "plan"))
+            # A bit that fills a column up to a multiple of 64 is nobody's.
+            assert damage or not found
+            assert all(name in difference.message for difference in damage)
+        (tmp_path / "plan" / name).write_bytes(whole)
+
+
 def test_other_versions_and_places_are_named(tmp_path, monkeypatch):
     BatchPlan.build(TABLE, PACKED).save(tmp_path / "plan")
     index = tmp_path / "plan" / "plan.json"
