@@ -106,14 +106,14 @@ _OPTIONS = (
     click.option(
         "--window",
         type=int,
-        help="Rows that are sorted together, about.  [default: as few as --window-padding allows]",
+        help="Upper limit of the rows that are sorted together.  [default: as few as --window-padding allows]",
     ),
     click.option(
         "--window-padding",
         type=float,
         default=0.01,
         show_default=True,
-        help="Share of padding that windows may have. Larger: samples meet other ones in every epoch.",
+        help="Padding that sorted windows may have, as a share. Larger: samples meet other ones in every epoch.",
     ),
     click.option(
         "--shuffle/--no-shuffle",
@@ -125,21 +125,21 @@ _OPTIONS = (
     click.option(
         "--microbatches-per-step",
         type=int,
-        help="Microbatches in an optimizer step, over all ranks; they are cut to cost the same.  [default: one for "
-        "each rank]",
+        help="Microbatches in an optimizer step, over all ranks. If given, all steps are whole, and their "
+        "microbatches cost nearly the same.  [default: one for each rank]",
     ),
     click.option(
         "--cost",
         metavar="COSTS",
-        help="What balances steps: two numbers, for a token and a squared length (1,8e-5), or the directory of a "
-        "model.  [default: a model of width 1024]",
+        help="Cost model that balances steps: the costs of a token and of a squared length (1,8e-5), or the "
+        "directory of a model.  [default: a model of width 1024]",
     ),
     click.option(
         "--measured",
         "measured",
         multiple=True,
         metavar="FILE",
-        help="Costs from two measurements of brim bench batch-size, at different --length.",
+        help="Cost model from measurements: give two files of brim bench batch-size, made with different --length.",
     ),
     click.option(
         "--remainder",
