@@ -26,6 +26,8 @@ TRAIN_BUDGET = 2048
 RANDOM = 8
 RANDOM_SHARE = 0.4
 """Share of the training time for the run on random batches, with which packed batches are compared."""
+ENOUGH = 10
+"""Steps after which the loss must be lower than at first: fewer can differ by the samples alone."""
 SECONDS_BETWEEN_LINES = 3.0
 
 
@@ -162,7 +164,7 @@ def _report(folder: Path, shown: Path, page: Path) -> None:
 
 
 def _train(folder: Path, shown: Path, steps: int, seconds: float) -> bool:
-    """Train the built-in model on random batches and on packed ones. Return whether the loss went down."""
+    """Train the built-in model on random batches and on packed ones. Return False if the loss did not go down."""
     from brim.data.lengths import LengthCache
 
     if find_spec("torch") is None or find_spec("transformers") is None:
@@ -230,7 +232,7 @@ def _within(seconds: float, show: Callable[[Any], None]) -> Callable[[Any], None
 
 
 def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
-    """Print a comparison of the runs. Return whether the loss of the last one went down."""
+    """Print a comparison of the runs. Return False if the loss of the last one did not go down in `ENOUGH` steps."""
     first, *_, last = results.values()
     place = shown / last.model.relative_to(folder)
     click.echo(f"  the loss went from {last.first_loss:.2f} to {last.last_loss:.2f} in {last.taken} steps")
@@ -254,7 +256,7 @@ def _compare(results: dict[str, Any], folder: Path, shown: Path) -> bool:
         ],
     )
     click.echo("tokens/s counts tokens without padding")
-    return last.first_loss is not None and last.last_loss is not None and last.last_loss < last.first_loss
+    return last.taken < ENOUGH or last.last_loss < last.first_loss
 
 
 def _deal(plan: "BatchPlan") -> tuple[bool, bool]:
