@@ -61,8 +61,8 @@ def waiting(costs: np.ndarray) -> float:
 
 
 epochs = [shard.get_epoch(0) for shard in shards]
-dealt = np.stack([epoch.columns.take(epoch.places).cost for epoch in epochs], axis=1)[:-1]
-as_they_come = plan.get_epoch(0).columns.cost[: dealt.size].reshape(-1, 8)
+dealt = np.stack([epoch.columns.take(epoch.places).cost() for epoch in epochs], axis=1)[:-1]
+as_they_come = plan.get_epoch(0).columns.cost()[: dealt.size].reshape(-1, 8)
 assert waiting(dealt) < waiting(as_they_come)
 print(f"ranks wait {waiting(dealt):.1%} of the time; dealt without regard to cost, {waiting(as_they_come):.1%}")
 

@@ -260,14 +260,31 @@ def test_a_file_that_records_no_passes_is_resumed_with_any_number_of_them(tmp_pa
     """Version 0.5.0 wrote such files, whatever the number of passes over their windows."""
     buffer = filled(40)
     once = rolling(buffer)
+    once._algorithm = 1
     window = once.build_next_window()
     once.save(tmp_path / "window")
     plans = rolling(buffer, passes=2)
     plans.load(tmp_path / "window")
-    expected = BatchPlan.build(window.plan.table, once.config.plan_config(0), num_epochs=2)
+    expected = BatchPlan.build(window.plan.table, once.config.plan_config(0), num_epochs=2, algorithm=1)
     assert plans.current is not None
     assert plans.current.fingerprint == expected.fingerprint
     assert len(list(plans.iter_current())) == expected.total_microbatches
+
+
+@pytest.mark.parametrize("algorithm", [1, 2])
+def test_a_loaded_run_draws_and_plans_its_next_windows_by_the_planner_that_it_began_with(tmp_path, algorithm):
+    buffer = filled(40)
+    began, resumed = rolling(buffer, overlap_fraction=1.0), rolling(buffer, overlap_fraction=1.0)
+    began._algorithm = algorithm
+    began.build_next_window()
+    for number in range(2):  # in a window, and between two
+        began.save(tmp_path / "window")
+        resumed.load(tmp_path / "window")
+        assert resumed.build_next_window().fingerprint == began.build_next_window().fingerprint
+        assert list(resumed.iter_current()) == list(began.iter_current())
+        assert resumed.current.plan.epochs.algorithm == algorithm
+        if number == 0:
+            began.discard_current()
 
 
 def test_asking_for_a_window_costs_no_snapshot_and_building_one_costs_one_hash_of_its_samples(monkeypatch):
