@@ -53,7 +53,7 @@ def test_arrays_of_other_integers_are_the_same_table():
 def test_a_sample_of_no_length_takes_a_slot(packing):
     plan = BatchPlan.build({"a": 0, "b": 0, "c": 8}, BatchingConfig(token_budget=8, packing=packing))
     assert sorted(id for spec in plan.get_epoch(0) for id in spec.samples) == ["a", "b", "c"]
-    assert all(1 <= spec.max_len and spec.padded_token_count <= 8 for spec in plan.get_epoch(0))
+    assert all(spec.max_len >= 1 and spec.padded_token_count <= 8 for spec in plan.get_epoch(0))
 
 
 def test_a_capacity_below_the_longest_is_refused_with_a_way_out():

@@ -180,8 +180,7 @@ def test_a_flipped_bit_is_found_by_the_microbatches_that_touch_its_block_and_by_
                     spec = opened[number]
                     assert spec.samples == wanted[number]
                     assert spec == expected[number]
-                except DamagedError as error:
-                    assert name in str(error)
+                except DamagedError:
                     found += 1
             assert found < len(expected)
             damage = verify_plan(BatchPlan.load(tmp_path / "plan"))

@@ -65,6 +65,11 @@ def check_counts(**options: int | None) -> None:
             raise OptionError(f"{name} must be at most {LONGEST}, got {value}")
 
 
+def is_number(value: object) -> bool:
+    """Return whether an option is a number: an integer or a float, and not a boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def to_dict(options: "DataclassInstance") -> dict[str, Any]:
     """Return options as JSON-like values: nested dataclasses as dictionaries, tuples as lists, enums as their values.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
-from brim.core.options import LONGEST, check_counts, from_dict, one_of
+from brim.core.options import LONGEST, check_counts, from_dict, is_number, one_of
 from brim.plan.cost import DEFAULT, CostModel
 
 Overflow = Literal["error", "skip", "truncate", "split"]
@@ -142,7 +142,7 @@ class BatchingConfig:
             "microbatches_per_step",
         )
         check_counts(**{name: getattr(self, name) for name in counts})
-        if not isinstance(self.window_padding, int | float) or not 0 <= self.window_padding < 1:
+        if not is_number(self.window_padding) or not 0 <= self.window_padding < 1:
             raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding!r}")
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
@@ -150,7 +150,7 @@ class BatchingConfig:
     def _check_choices(self) -> None:
         one_of("overflow", self.overflow, get_args(Overflow))
         one_of("remainder", self.remainder, get_args(Remainder))
-        if self.cost is not None and not isinstance(self.cost, CostModel):
+        if type(self.cost) not in (CostModel, type(None)):
             raise OptionError(f"cost must be a CostModel, got {self.cost!r}")
         bucketed = self.bucket_edges is not None or self.num_buckets is not None
         if self.bucket_edges is not None and self.num_buckets is not None:

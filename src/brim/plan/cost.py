@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from brim.core.errors import DataError, OptionError
+from brim.core.options import is_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +42,9 @@ class CostModel:
     """Cost of a squared length, in the same unit; 0 for models whose attention is linear."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.per_token, int | float) or not 0 < self.per_token < math.inf:
+        if not is_number(self.per_token) or not 0 < self.per_token < math.inf:
             raise OptionError(f"the cost of a token must be above 0 and finite, got {self.per_token!r}")
-        if not isinstance(self.per_square, int | float) or not 0 <= self.per_square < math.inf:
+        if not is_number(self.per_square) or not 0 <= self.per_square < math.inf:
             raise OptionError(
                 f"the cost of a squared length must be at least 0 (0: attention is linear) and finite, got "
                 f"{self.per_square!r}"

@@ -108,7 +108,7 @@ class TransformersEmbedder:
             vectors[members] = self._run([rows[member] for member in members], lengths[members])
         return vectors
 
-    def _tokens(self, texts: list[str]) -> list[NDArray[np.int32]]:
+    def _tokens(self, texts: list[str]) -> list[NDArray[np.int64]]:
         recipe, backend = self._recipe, self._tokenizer.backend_tokenizer
         rows: list[NDArray[np.int64]] = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):

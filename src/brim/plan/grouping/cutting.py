@@ -47,8 +47,8 @@ def _cut_python(windows: Windows, limits: Limits) -> list[int]:
 def split_widest(windows: Windows, starts: NDArray[np.int64], limits: Limits, padding: float) -> NDArray[np.int64]:
     """Cut microbatches in two until the padding of each window is at most `padding`, a share of its slots.
 
-    The cut that saves most comes first. A window gets at most one more microbatch for `EXTRA` of its own, and a cut has to save a
-    microbatch's budget divided by `SAVING`; so the padding can stay above what was asked for.
+    The cut that saves most comes first. A window gets at most one more microbatch for `EXTRA` of its own, and a cut has
+    to save a microbatch's budget divided by `SAVING`; so the padding can stay above what was asked for.
     """
     if len(starts) == 0:
         return starts

@@ -60,7 +60,7 @@ def sort_windows(
     """Deal rows to windows, uniformly at random, and sort each by width, widest first; equal widths in random order.
 
     `counts` has the number of windows of each kind. Windows are in the order of the kinds. Their sizes are random,
-    which does not matter for windows of hundreds of rows; with `equal` they differ by one row at most, for another sort.
+    which does not matter where they are large; with `equal` they differ by one row at most, for another sort.
     """
     n, first = len(width), offsets(counts)
     widest = int(width.max(initial=0))
