@@ -7,6 +7,9 @@ Face gives them, or NumPy slices of the same store. They do not all make the sam
     t tokens    a attention mask    l labels    p positions    s segment ids    m loss mask    c cu_seqlens
 
 `of memcpy` is how fast the bytes that were made could be copied, in percent of the time they took to make.
+
+The loader's table is about batches of 16,384 slots: CPU seconds of an epoch, all threads together, beside copying the
+bytes of its batches, which stay in the cache.
 """
 
 import argparse
@@ -19,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Contender, Report, Row, add_ratios, lognormal, race, timed
+from harness import Contender, Report, Row, Target, add_ratios, lognormal, one_thread, race, timed
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
 from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig
 from brim.batch.collate import collate, pad_sequences
-from brim.batch.torch import loader
+from brim.batch.torch import TENSORS, loader
 from brim.core.columns import write_columns
 from brim.data.ids import Ids
 from brim.data.token_store import FORMAT, TokenStore
@@ -36,6 +39,7 @@ BUDGET, ROW = 25_000, 2048
 SAMPLES = 10_000
 PAD = 50_256  # GPT-2's end of text; no sample holds it
 BASE, COPY = "brim collate, padded int64", "memcpy of as many bytes"
+LOADER_BUDGET, OVER_COPY, OVER_COPY_THREAD = 16_384, 6, 8
 COLUMNS = {"makes": "", "Mtokens/s": ".1f", "of memcpy %": ".1f", "ratio": ".2f"}
 
 Lists = Mapping[int, list[int]]
@@ -56,6 +60,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES, help="how many samples the epoch has")
     parser.add_argument("--quick", action="store_true", help="an epoch of 2,000 samples")
     options = parser.parse_args()
+    one_thread()
     report = Report("collation")
     torch.set_num_threads(1)  # nobody here gains from more, and some lose
     with tempfile.TemporaryDirectory() as folder:
@@ -67,6 +72,9 @@ def main() -> None:
         for kind, at in (("short", -1), ("ordinary", len(full) // 2), ("long", 0)):
             one_batch(report, kind, full[at], store)
         whole_epoch(report, plan, store)
+        samples = len(store) if options.quick else 2 * len(store)
+        found = list(loaders(report, make_store(Path(folder) / "more.brim", lognormal(samples))))
+    report.targets(found)
     print(f"written: {report.close()}")
 
 
@@ -263,6 +271,42 @@ def whole_epoch(report: Report, plan: BatchPlan, store: TokenStore) -> None:
     finish(rows, epoch.fill.used, copied=29 * epoch.fill.slots)
     title = f"An epoch: {len(store):,} samples, {epoch.fill.used:,} tokens, {len(epoch):,} batches"
     report.table(title, rows, COLUMNS, subject="epoch", n=len(store), tokens=epoch.fill.used)
+
+
+def loaders(report: Report, store: TokenStore) -> Iterator[Target]:
+    """The loader with and without its thread, with memory of its own for every batch and with memory used again.
+
+    The targets are about the first two, which is how it runs by default.
+    """
+    table = LengthCache(Ids.rows(len(store)), store.lengths)
+    plan = BatchPlan.build(table, BatchingConfig(token_budget=LOADER_BUDGET))
+    count = len(plan.get_epoch(0))
+
+    def batches(**options: Any) -> Iterable[Any]:
+        return loader(plan, store, rank=0, world_size=1, **options)
+
+    size = sum(tensor.nbytes for batch in batches() for tensor in map(batch.__getattribute__, TENSORS)) // count
+    copy = memcpy(size)
+    copying = Contender(COPY, lambda: deque(map(copy, range(count)), 0))
+    ways = {
+        "brim loader without its thread": {"prefetch": 0},
+        "brim loader": {},
+        "brim loader without its thread, memory used again": {"prefetch": 0, "reuse": True},
+        "brim loader, memory used again": {"reuse": True},
+    }
+    contenders = [
+        Contender(name, lambda options=options: deque(batches(**options), 0)) for name, options in ways.items()
+    ]
+    rows = race([copying, *contenders], rounds=15, shortest=0.05)
+    for row in rows:
+        row.columns["us a batch"] = 1e6 * row.cpu / count
+    add_ratios(rows, COPY, cpu=True)
+    title = f"Loader: {count:,} batches of {LOADER_BUDGET:,} slots, {size / 1e3:.0f} KB each"
+    report.table(title, rows, {"us a batch": ".1f", "ratio": ".2f"}, subject="loader", batches=count, bytes=size)
+    for row in rows[1:3]:
+        most = OVER_COPY if "without" in row.name else OVER_COPY_THREAD
+        what = row.name.replace("brim loader", "loader", 1)
+        yield Target(what, f"at most {most} x memcpy", f"{row.columns['ratio']:.2f} x", row.columns["ratio"] <= most)
 
 
 if __name__ == "__main__":

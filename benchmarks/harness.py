@@ -241,6 +241,7 @@ class Report:
         for package, reason in self.not_available.items():
             print(f"not available: {package}: {reason}")
         machine = {
+            "processor": _processor(),
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
             "load_at_start": self.load[0],
@@ -279,6 +280,14 @@ def print_table(title: str, head: Sequence[str], cells: Iterable[Sequence[str]])
         table.add_row(*line)
     console = Console()
     (console if console.is_terminal else Console(width=150)).print(table)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _versions() -> dict[str, str]:

@@ -82,7 +82,14 @@ def compared(report: Report, kind: str, lengths: Lengths, capacity: int, options
     line.columns.update({"n": n, "data": kind, "over bound %": brim.columns["over bound %"]})
     if peers:
         best = min(peers, key=lambda row: row.cpu)
-        line.columns.update({"best peer": best.name, "peer's s": number(best.cpu), "ratio": best.cpu / brim.cpu})
+        line.columns.update(
+            {
+                "best peer": best.name,
+                "peer's s": number(best.cpu),
+                "peer seconds": best.cpu,
+                "ratio": best.cpu / brim.cpu,
+            }
+        )
         line.columns["fewest rows of peers"] = min(row.columns["rows"] for row in peers)
     if trl := next((row for row in rows if row.name.startswith("TRL")), None):
         line.columns["TRL ratio"] = trl.cpu / brim.cpu

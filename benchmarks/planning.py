@@ -1,124 +1,199 @@
-"""Token-budget plans: seconds, padding and shapes, brim beside its peers; fixed shapes beside the optimum; memory at
-ten million.
+"""Token-budget plans: CPU seconds, padding and shapes, brim beside its peers, from a hundred samples to ten million;
+short texts with a large budget and long contexts; fixed shapes beside the optimum; memory at ten million.
 
-One epoch, budget 16384, lognormal lengths, sequences padded as the planner says. brim gets a length table and
-chuk-lazarus a dict, both with string ids; brim is timed from the same dict too. Hugging Face's sampler gets a list,
-lhotse its text examples. Plans of brim are columns: "as objects" also makes every microbatch of them, as chuk-lazarus
-does.
+One epoch, sequences padded as the planner says. brim gets a length table and chuk-lazarus a dict, both with string ids
+up to a million; brim is timed from the same dict too. Hugging Face's sampler gets a list, lhotse its text examples.
+Hugging Face's sampler makes no batches but an order, whose batches hold as many samples as brim's do on average.
+chuk-lazarus pads to its default edges, scaled with the median. Microbatches as objects are in `objects.py`, padding
+over a grid of distributions in `padding.py`.
 """
 
 import argparse
 import asyncio
 import json
-import logging
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from harness import Contender, Report, Row, add_ratios, lognormal, peak_memory, print_table, race
+from distributions import draw
+from harness import Contender, Report, Row, Target, add_ratios, lognormal, one_thread, peak_memory, print_table, race
 from numpy.typing import NDArray
+from samplers import Text, lhotse_batches, texts
 
 from brim import BatchingConfig, BatchPlan, BatchPlanBuilder, LengthCache, PackingConfig, pack
 from brim.data.ids import Ids
 
 BUDGET = 16_384
-SIZES = (100_000, 1_000_000, 10_000_000)
-OBJECTS = 1_000_000  # the largest set for which everybody has objects for every sample
+SIZES = (100, 10_000, 1_000_000, 10_000_000)
+OBJECTS = 1_000_000
+"""The largest set for which everybody has objects for every sample; more only with --full."""
 HAND_EDGES, LONGEST = (128, 256, 512, 1024), 2048  # chuk-lazarus's defaults
 BUCKETS = (4, 6, 8, 12, 16)
 GRIDS = (1, 16, 64)
 COLUMNS = {"microbatches": ",", "padding %": ".2f", "shapes": ",", "largest / budget": ".3f", "ratio": ".2f"}
 BASE = "brim sorted windows"
+MEMORY_MB = 1_500
+TINY = 1_000
+"""Fewer samples than this are planned in less than a millisecond by everybody: shown, and no target."""
+AS_MANY = 1.5
+"""Peers that make more than this many times brim's batches pad less only because they leave the budget unused."""
 
 Lengths = NDArray[np.int32]
+
+
+class Setting(NamedTuple):
+    """What is planned. `edges` are those of chuk-lazarus, and those of brim's fixed shapes by hand."""
+
+    name: str
+    lengths: Lengths
+    budget: int
+    edges: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return f"Plans of one epoch: {len(self.lengths):,} {self.name}, budget {self.budget:,}"
+
+    @property
+    def longest(self) -> int:
+        return max(int(self.lengths.max()), self.edges[-1] + 1)
+
+
+def ordinary(n: int) -> Setting:
+    return Setting("samples", lognormal(n), BUDGET, HAND_EDGES)
+
+
+def short_texts(n: int) -> Setting:
+    return Setting("short texts", draw("lognormal", n, 20, longest=2_048), 131_072, (8, 16, 32, 64))
+
+
+def long_contexts(n: int) -> Setting:
+    lengths = draw("lognormal", n, 8_000, longest=131_072)
+    return Setting("long contexts", lengths, 131_072, (4_096, 8_192, 16_384, 32_768))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="how many lengths")
+    parser.add_argument("--full", action="store_true", help="everybody plans ten million samples too (minutes)")
     parser.add_argument("--memory-of", nargs=2, metavar=("TASK", "LENGTHS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    one_thread()
     if options.memory_of:
         print(json.dumps(measure_here(*options.memory_of)))
         return
     report = Report("planning")
-    race(list(contenders(report, lognormal(5_000))), rounds=1)  # warm-up
-    for n in options.sizes:
-        rows = race(list(contenders(report, lognormal(n))), rounds=5 if n <= OBJECTS else 3, patience=10)
-        add_ratios(rows, BASE)
-        report.table(
-            f"Plans of one epoch: {n:,} lengths (lognormal), budget {BUDGET}", rows, COLUMNS, subject="plan", n=n
-        )
-    fixed_shapes(report, min(max(options.sizes), 1_000_000))
-    memory(report, max(options.sizes))
+    race(list(contenders(report, ordinary(5_000), everybody=True)), rounds=1)  # warm-up
+    most = min(max(options.sizes), 1_000_000)
+    settings = [ordinary(n) for n in options.sizes] + [short_texts(3 * most // 10), long_contexts(most // 10)]
+    found: list[Target] = []
+    for setting in settings:
+        n = len(setting.lengths)
+        everyone = list(contenders(report, setting, everybody=n <= OBJECTS or options.full))
+        rows = race(everyone, rounds=5, patience=5, shortest=0.02 if n <= 10_000 else 0)
+        add_ratios(rows, BASE, cpu=True)
+        report.table(setting.title, rows, COLUMNS, subject="plan", n=n, data=setting.name)
+        found += plan_targets(setting, rows)
+    found.append(fixed_shapes(report, most))
+    found.append(memory(report, max(options.sizes)))
+    report.targets(found)
     print(f"written: {report.close()}")
 
 
-def contenders(report: Report, lengths: Lengths) -> Iterator[Contender]:
-    named = len(lengths) <= OBJECTS
-    by_id = {f"sample_{row:07d}": length for row, length in enumerate(lengths.tolist())} if named else {}
-    ids = LengthCache.from_lengths(by_id).ids if named else Ids.rows(len(lengths))
+def plan_targets(setting: Setting, rows: list[Row]) -> Iterator[Target]:
+    """Beside the best peer in time, and the best in padding among those that use the budget."""
+    brim, peers = rows[0], [row for row in rows if not row.name.startswith("brim")]
+    if not peers:
+        return
+    what = f"plan of {len(setting.lengths):,} {setting.name}, budget {setting.budget:,}"
+    fastest = min(peers, key=lambda row: row.cpu)
+    if len(setting.lengths) >= TINY:
+        ratio = fastest.cpu / brim.cpu
+        yield Target(what, "not slower than the fastest peer", f"{ratio:.2f}x ({fastest.name})", ratio >= 1)
+    most = AS_MANY * brim.columns["microbatches"]
+    peers = [row for row in peers if row.columns["microbatches"] <= most]
+    fullest = min(peers, key=lambda row: row.columns["padding %"])
+    padding, least = brim.columns["padding %"], fullest.columns["padding %"]
+    reached = f"{padding:.2f}%; {least:.2f}% ({fullest.name})"
+    yield Target(what, "no more padding than the best peer", reached, padding <= least)
+
+
+def contenders(report: Report, setting: Setting, *, everybody: bool) -> Iterator[Contender]:
+    lengths, n = setting.lengths, len(setting.lengths)
+    named = n <= OBJECTS
+    by_id = {f"sample_{row:08d}": length for row, length in enumerate(lengths.tolist())} if everybody else {}
+    ids = LengthCache.from_lengths(by_id).ids if named else Ids.rows(n)
+    judge = Judge(setting)
 
     def build(**options: Any) -> BatchPlan:
         # A new table each time: a table remembers its fingerprint.
-        plan = BatchPlanBuilder(LengthCache(ids, lengths), BatchingConfig(token_budget=BUDGET, **options)).build(
-            num_epochs=1
-        )
+        config = BatchingConfig(token_budget=setting.budget, **options)
+        plan = BatchPlanBuilder(LengthCache(ids, lengths), config).build(num_epochs=1)
         plan.get_epoch(0)  # epochs are built when they are first asked for
         return plan
 
-    yield Contender(BASE, build, judge_plan)
+    yield Contender(BASE, build, judge.plan)
     if named:
-        yield Contender(f"{BASE}, as objects", lambda: (plan := build(), list(plan.iter_epoch(0)))[0], judge_plan)
-        config = BatchingConfig(token_budget=BUDGET)
-        yield Contender(f"{BASE}, from a dict", lambda: BatchPlan.build(by_id, config).get_epoch(0), judge_epoch)
-    for buckets in BUCKETS:
-        options = {"num_buckets": buckets, "pad_policy": "pad_to_bucket"}
-        yield Contender(f"brim fixed shapes, {buckets} buckets", lambda options=options: build(**options), judge_plan)
-    edges = {"bucket_edges": HAND_EDGES, "overflow_max": LONGEST, "pad_policy": "pad_to_bucket"}
-    yield Contender("brim fixed shapes, edges by hand", lambda: build(**edges), judge_plan)
-    yield Contender("brim packed, rows of 2048", lambda: build(packing=PackingConfig(max_length=LONGEST)), judge_plan)
-    if named:
-        yield from chuk_lazarus(report, by_id)
-        yield from hugging_face(report, lengths)
-        yield from lhotse(report, lengths)
+        config = BatchingConfig(token_budget=setting.budget)
+        yield Contender(f"{BASE}, from a dict", lambda: BatchPlan.build(by_id, config).get_epoch(0), judge.epoch)
+    if setting.name == "samples" and n >= OBJECTS:
+        for buckets in BUCKETS:
+            options = {"num_buckets": buckets, "pad_policy": "pad_to_bucket"}
+            run = lambda options=options: build(**options)  # noqa: E731
+            yield Contender(f"brim fixed shapes, {buckets} buckets", run, judge.plan)
+        packing = PackingConfig(max_length=LONGEST)
+        yield Contender("brim packed, rows of 2048", lambda: build(packing=packing), judge.plan)
+    edges = {"bucket_edges": setting.edges, "overflow_max": setting.longest, "pad_policy": "pad_to_bucket"}
+    yield Contender("brim fixed shapes, edges by hand", lambda: build(**edges), judge.plan)
+    yield from grouped(report, setting, judge)
+    if everybody:
+        yield from chuk_lazarus(report, setting, by_id, judge)
+        yield from buckets_of_lhotse(report, setting, judge)
 
 
-def judge_plan(plan: BatchPlan) -> dict[str, Any]:
-    return judge_epoch(plan.get_epoch(0))
+class Judge:
+    """Checks that everyone is there once, and counts microbatches, shapes and padding."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.tokens = setting, int(setting.lengths.sum(dtype=np.int64))
+
+    def plan(self, plan: BatchPlan) -> dict[str, Any]:
+        return self.epoch(plan.get_epoch(0))
+
+    def epoch(self, epoch: Any) -> dict[str, Any]:
+        columns = epoch.columns
+        assert np.array_equal(np.bincount(columns.unit), np.ones(len(epoch.origin.units), np.int64))
+        return self.shapes(Counter(zip(np.diff(columns.row_ptr).tolist(), columns.width.tolist(), strict=True)))
+
+    def rows(self, batches: Iterable[list[int]]) -> dict[str, Any]:
+        batches, lengths = list(batches), self.setting.lengths.tolist()
+        assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+        return self.shapes(Counter((len(batch), max(lengths[row] for row in batch)) for batch in batches))
+
+    def shapes(self, shapes: Counter[tuple[int, int]]) -> dict[str, Any]:
+        """`shapes` counts microbatches by (rows, width)."""
+        slots = sum(rows * width * count for (rows, width), count in shapes.items())
+        largest = max(rows * width for rows, width in shapes)
+        return {
+            "microbatches": shapes.total(),
+            "padding %": 100 * (1 - self.tokens / slots),
+            "shapes": len(shapes),
+            "largest / budget": largest / self.setting.budget,
+            "slots": slots,
+        }
 
 
-def judge_epoch(epoch: Any) -> dict[str, Any]:
-    columns = epoch.columns
-    assert np.array_equal(np.bincount(columns.unit), np.ones(len(epoch.origin.units), np.int64))  # everyone, once
-    shapes = Counter(zip(np.diff(columns.row_ptr).tolist(), columns.width.tolist(), strict=True))
-    return judge(shapes, int(columns.tokens.sum()))
-
-
-def judge(shapes: Counter[tuple[int, int]], tokens: int) -> dict[str, Any]:
-    """`shapes` counts microbatches by (rows, width)."""
-    slots = sum(rows * width * count for (rows, width), count in shapes.items())
-    largest = max(rows * width for rows, width in shapes)
-    return {
-        "microbatches": shapes.total(),
-        "padding %": 100 * (1 - tokens / slots),
-        "shapes": len(shapes),
-        "largest / budget": largest / BUDGET,
-        "slots": slots,
-    }
-
-
-def chuk_lazarus(report: Report, by_id: dict[str, int]) -> Iterator[Contender]:
+def chuk_lazarus(report: Report, setting: Setting, by_id: dict[str, int], judge: Judge) -> Iterator[Contender]:
     module = report.peer("chuk_lazarus.data.batching", "chuk-lazarus")
     if module is None:
         return
-    config = module.BatchingConfig.throughput(token_budget=BUDGET, bucket_edges=HAND_EDGES, overflow_max=LONGEST)
+    config = module.BatchingConfig.throughput(
+        token_budget=setting.budget, bucket_edges=setting.edges, overflow_max=setting.longest
+    )
 
     def build() -> Any:
         builder = module.BatchPlanBuilder(
@@ -129,68 +204,42 @@ def chuk_lazarus(report: Report, by_id: dict[str, int]) -> Iterator[Contender]:
     def judged(plan: Any) -> dict[str, Any]:
         microbatches = plan.get_epoch(0).microbatches
         assert sorted(id for microbatch in microbatches for id in microbatch.samples) == sorted(by_id)
-        return judge(
-            Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches), sum(by_id.values())
-        )
+        return judge.shapes(Counter((len(microbatch.samples), microbatch.max_len) for microbatch in microbatches))
 
     yield Contender("chuk-lazarus BatchPlanBuilder", build, judged)
 
 
-def hugging_face(report: Report, lengths: Lengths) -> Iterator[Contender]:
+def grouped(report: Report, setting: Setting, judge: Judge) -> Iterator[Contender]:
     module = report.peer("transformers.trainer_pt_utils", "transformers")
     if module is None:
         return
-    size, values = 32, lengths.tolist()
+    tokens = int(setting.lengths.sum(dtype=np.int64))
+    size, values = -(-len(setting.lengths) * setting.budget // max(tokens, setting.budget)), setting.lengths.tolist()
 
-    def judged(indices: list[int]) -> dict[str, Any]:
-        assert sorted(indices) == list(range(len(values)))
-        batches = (indices[start : start + size] for start in range(0, len(indices), size))
-        return judge(Counter((len(batch), max(values[i] for i in batch)) for batch in batches), sum(values))
+    def judged(order: list[int]) -> dict[str, Any]:
+        return judge.rows(order[start : start + size] for start in range(0, len(order), size))
 
-    yield Contender(
-        "HF LengthGroupedSampler, batches of 32",
-        lambda: list(module.LengthGroupedSampler(size, lengths=values)),
-        judged,
-    )
+    name = f"HF LengthGroupedSampler, batches of {size:,}"
+    yield Contender(name, lambda: list(module.LengthGroupedSampler(size, lengths=values)), judged)
 
 
-class Text:
-    """What lhotse asks of a text example."""
-
-    __slots__ = ("dataloading_info", "id", "num_tokens")
-
-    def __init__(self, id: str, num_tokens: int) -> None:
-        self.id, self.num_tokens = id, num_tokens
-
-
-def lhotse(report: Report, lengths: Lengths) -> Iterator[Contender]:
-    module = report.peer("lhotse.dataset.sampling.dynamic_bucketing", "lhotse")
-    base = report.peer("lhotse.dataset.sampling.base", "lhotse")
-    if module is None or base is None:
+def buckets_of_lhotse(report: Report, setting: Setting, judge: Judge) -> Iterator[Contender]:
+    sample = lhotse_batches(report)
+    if sample is None:
         return
-    logging.getLogger().setLevel(logging.ERROR)
-    texts = [Text(str(row), length) for row, length in enumerate(lengths.tolist())]
+    examples = texts(setting.lengths)
 
-    def sample() -> list[list[Text]]:
-        constraint = base.TokenConstraint(max_tokens=BUDGET)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sampler = module.DynamicBucketingSampler(texts, constraint=constraint, num_buckets=30, shuffle=True, seed=0)
-            return [list(batch) for batch in sampler]
+    def judged(batches: list[list[Text]]) -> dict[str, Any]:
+        return judge.rows([int(text.id) for text in batch] for batch in batches)
 
-    def judged(batches: Iterable[list[Text]]) -> dict[str, Any]:
-        batches = list(batches)
-        assert sorted(int(text.id) for batch in batches for text in batch) == list(range(len(texts)))
-        shapes = Counter((len(batch), max(text.num_tokens for text in batch)) for batch in batches)
-        return judge(shapes, int(lengths.sum(dtype=np.int64)))
-
-    yield Contender("lhotse DynamicBucketingSampler, 30 buckets", sample, judged)
+    run: Callable[[], list[list[Text]]] = lambda: sample(examples, setting.budget)  # noqa: E731
+    yield Contender("lhotse DynamicBucketingSampler, 30 buckets", run, judged)
 
 
-def fixed_shapes(report: Report, n: int) -> None:
+def fixed_shapes(report: Report, n: int) -> Target:
     """What brim's plans with chosen buckets pad, beside the least that any buckets on the same grid can."""
     lengths = lognormal(n)
-    tokens = int(lengths.sum(dtype=np.int64))
+    judge, tokens = Judge(ordinary(n)), int(lengths.sum(dtype=np.int64))
     rows: list[Row] = []
     for multiple in GRIDS:
         optimum = least_slots(lengths, max(BUCKETS), multiple)
@@ -198,7 +247,7 @@ def fixed_shapes(report: Report, n: int) -> None:
             config = BatchingConfig(
                 token_budget=BUDGET, num_buckets=buckets, pad_policy="pad_to_bucket", pad_to_multiple=multiple
             )
-            slots = judge_plan(BatchPlan.build(LengthCache(Ids.rows(n), lengths), config))["slots"]
+            slots = judge.plan(BatchPlan.build(LengthCache(Ids.rows(n), lengths), config))["slots"]
             best = optimum[buckets - 1]
             columns = {"grid": multiple, "buckets": buckets, "slots": slots, "least slots": best}
             rows.append(Row(f"{buckets} buckets, multiples of {multiple}", columns=columns))
@@ -212,6 +261,9 @@ def fixed_shapes(report: Report, n: int) -> None:
         for slots, best in [(row.columns["slots"], row.columns["least slots"])]
     ]
     print_table(f"Fixed shapes and a plain dynamic program over {n:,} lengths", head, cells)
+    over = max(row.columns["slots"] - row.columns["least slots"] for row in rows)
+    target = f"at the optimum of dynamic programming ({len(rows)} settings)"
+    return Target("fixed shapes", target, f"at most {over:,} slots over it", over == 0)
 
 
 def least_slots(lengths: Lengths, most: int, multiple: int) -> list[int]:
@@ -240,7 +292,7 @@ TASKS = {
 }
 
 
-def memory(report: Report, n: int) -> None:
+def memory(report: Report, n: int) -> Target:
     """Peak resident memory of brim, each task in a process of its own that maps the lengths from a file."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -254,6 +306,8 @@ def memory(report: Report, n: int) -> None:
     report.tables.append({"title": "memory", "subject": "memory", "n": n, "rows": [row.to_dict() for row in rows]})
     cells = [[row.name, f"{row.columns['start MB']:,.0f}", f"{row.columns['peak MB']:,.0f}"] for row in rows]
     print_table(f"Peak RSS of brim, MB: {n:,} lengths (lognormal)", ["", "before", "peak"], cells)
+    peak = max(row.columns["peak MB"] for row in rows)
+    return Target(f"{n:,} lengths packed and planned", f"below {MEMORY_MB:,} MB", f"{peak:,.0f} MB", peak < MEMORY_MB)
 
 
 def string_ids(n: int) -> Ids:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import RESULTS, print_table
+from harness import ONE_THREAD, RESULTS, WORDS, print_table
+from tables import write_page
 
 HERE = Path(__file__).resolve().parent
+PLANNER = ("packing", "packing_families", "planning", "padding", "balance", "objects", "scale", "startup")
+"""Benchmarks of the planner: CPU seconds, one thread."""
 NAMES = (
-    "packing",
-    "planning",
+    *PLANNER,
     "lengths",
     "analysis",
     "collation",
@@ -33,12 +35,15 @@ NAMES = (
     "llm",
     "query",
 )
-SIZED = ("packing", "planning", "lengths", "analysis")
+SIZED = ("packing", "planning", "objects", "lengths", "analysis")
 QUICK = ("--sizes", "100000")
-FULL = ("packing", "lengths")
+FULL = ("packing", "planning", "lengths")
 
 Table = dict[str, Any]
 Line = dict[str, Any]
+
+
+Claims = Callable[[list[Table]], "Iterator[Claim]"]
 
 
 class Claim(NamedTuple):
@@ -54,9 +59,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="100,000 lengths, few steps: a look at whether everything runs"
     )
-    parser.add_argument(
-        "--full", action="store_true", help="also TRL on 10 million lengths and chuk-lazarus's cache of a million rows"
-    )
+    parser.add_argument("--full", action="store_true", help="also slow peers at full size: TRL, lhotse, chuk-lazarus")
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}"
     )
@@ -76,69 +79,36 @@ def main() -> None:
         started = time.monotonic()
         quick = (QUICK if name in SIZED else ("--quick",)) if options.quick else ()
         arguments = [*quick, *(["--full"] if options.full and name in FULL else ())]
-        status = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *arguments]).returncode
+        environment = os.environ | (ONE_THREAD if name in PLANNER else {})
+        status = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *arguments], env=environment).returncode
         print(f"{name} took {time.monotonic() - started:.0f} s\n", flush=True)
         if status:
             crashed.append(name)
         else:
             results[name] = json.loads(path.read_text())
     claims = [claim for name, found in CLAIMS.items() if name in results for claim in found(results[name]["tables"])]
-    words = {True: "holds", False: "DOES NOT HOLD", None: "not measured"}
     print_table(
-        "Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, words[claim.holds]) for claim in claims]
+        "Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, WORDS[claim.holds]) for claim in claims]
     )
     for result in results.values():
         for package, reason in result["not_available"].items():
             print(f"not available in {result['benchmark']}: {package}: {reason}")
     content = [claim._asdict() for claim in claims]
     (RESULTS / "claims.json").write_text(json.dumps(content, indent=2) + "\n")
+    if not options.quick and set(options.only) >= set(PLANNER):
+        print(f"written: {write_page(results, content)}")
     if crashed:
         sys.exit(f"crashed: {', '.join(crashed)}")
 
 
-def packing(tables: list[Table]) -> Iterator[Claim]:
-    for n in (1_000_000, 10_000_000):
-        table = pick(tables, data="lognormal", n=n)
-        brim = line(table, "brim BEST_FIT")
-        peers = [peer for peer in lines(table) if not peer["name"].startswith("brim")]
-        fastest = min(peers, key=lambda peer: peer["seconds"], default=None)
-        yield times(f"packing {n:,} lengths: 5x the fastest peer", brim, fastest, 5)
-        yield times(
-            f"packing {n:,} lengths: 100x TRL bfd (its plan only)", brim, line(table, "TRL bfd, its plan only"), 100
-        )
-        rivals = [peer for peer in peers if peer["name"].startswith(("seqpacker", "TRL"))]
-        fewest = min((peer["bins"] for peer in rivals), default=None)
-        names = ", ".join(sorted({peer["name"].split(",")[0] for peer in rivals}))
-        yield compared(f"packing {n:,} lengths: no more bins than seqpacker and TRL", brim, fewest, names)
-        over = brim and brim["over bound %"]
-        yield Claim(
-            f"packing {n:,} lengths: within 0.1% of the lower bound", shown(over, "+{:.4f}%"), over and over <= 0.1
-        )
+def targets(prefix: str = "") -> Claims:
+    """The claims of a benchmark that says itself what it was to reach."""
 
+    def found(tables: list[Table]) -> Iterator[Claim]:
+        for row in lines(pick(tables, subject="targets")):
+            yield Claim(f"{prefix}{row['what']}: {row['target']}", row["reached"], row["holds"])
 
-def compared(claim: str, brim: Line | None, fewest: int | None, names: str) -> Claim:
-    if brim is None or fewest is None:
-        return Claim(claim, "-", None)
-    return Claim(claim, f"{brim['bins']:,} bins; {fewest:,} ({names})", brim["bins"] <= fewest)
-
-
-def planning(tables: list[Table]) -> Iterator[Claim]:
-    peak = max((row["peak MB"] for row in lines(pick(tables, subject="memory", n=10_000_000))), default=None)
-    yield Claim(
-        "10,000,000 lengths packed and planned: below 1.5 GB", shown(peak, "peak {:,.0f} MB"), peak and peak < 1500
-    )
-    plans = pick(tables, subject="plan", n=1_000_000)
-    peer = line(plans, "chuk-lazarus BatchPlanBuilder")
-    for name in ("sorted windows", "fixed shapes, edges by hand"):
-        yield times(f"plan of 1,000,000 ({name}): 20x chuk-lazarus", line(plans, f"brim {name}"), peer, 20)
-    for table in tables:
-        if table.get("subject") == "plan":
-            padding = line(table, "brim sorted windows")["padding %"]  # pyright: ignore[reportOptionalSubscript]
-            yield Claim(f"sorted windows, {table['n']:,} lengths: at most 2% padding", f"{padding:.2f}%", padding <= 2)
-    optimum = lines(pick(tables, subject="optimum"))
-    over = max((row["slots"] - row["least slots"] for row in optimum), default=None)
-    claim = f"fixed shapes at the optimum of dynamic programming ({len(optimum)} settings)"
-    yield Claim(claim, shown(over, "at most {:,} slots over it"), None if over is None else over == 0)
+    return found
 
 
 def lengths(tables: list[Table]) -> Iterator[Claim]:
@@ -192,9 +162,13 @@ def analysis(tables: list[Table]) -> Iterator[Claim]:
 
 def collation(tables: list[Table]) -> Iterator[Claim]:
     for table in tables:
-        what = "an epoch" if table["subject"] == "epoch" else f"a batch of {table['kind']} samples"
-        peer = line(table, "lists, torch.tensor, pad_sequence")
-        yield times(f"collating {what}: 5x pad_sequence on lists", line(table, "brim collate, padded int64"), peer, 5)
+        if table.get("subject") in ("batch", "epoch"):
+            what = "an epoch" if table["subject"] == "epoch" else f"a batch of {table['kind']} samples"
+            peers = [row for row in lines(table) if not row["name"].startswith(("brim", "memcpy"))]
+            fastest = min(peers, key=lambda row: row["cpu_seconds"], default=None)
+            brim = line(table, "brim collate, padded int64")
+            yield times(f"collating {what}: not slower than the fastest peer", brim, fastest, 1, by="cpu_seconds")
+    yield from targets()(tables)
 
 
 def resume(tables: list[Table]) -> Iterator[Claim]:
@@ -272,37 +246,12 @@ def sft(tables: list[Table]) -> Iterator[Claim]:
     )
 
 
-def generate(tables: list[Table]) -> Iterator[Claim]:
-    for row in lines(pick(tables, subject="targets")):
-        yield Claim(f"generation and scoring, {row['what']}: {row['target']}", row["reached"], row["holds"])
-
-
-def grpo(tables: list[Table]) -> Iterator[Claim]:
-    for row in lines(pick(tables, subject="targets")):
-        yield Claim(f"GRPO, {row['what']}: {row['target']}", row["reached"], row["holds"])
-
-
 def gym(tables: list[Table]) -> Iterator[Claim]:
     for servers in (1, 2):
         found = line(pick(tables, servers=servers, lanes=64), "brim GymEpisodeStream")
         share = found and found["of the limit %"]
         claim = f"playing on {servers} puzzle server{'s' * (servers > 1)} over 64 lanes each: half of the limit"
         yield Claim(claim, shown(share, "{:.0f}%"), share and share >= 50)
-
-
-def arc(tables: list[Table]) -> Iterator[Claim]:
-    for row in lines(pick(tables, subject="targets")):
-        yield Claim(f"ARC, {row['what']}: {row['target']}", row["reached"], row["holds"])
-
-
-def llm(tables: list[Table]) -> Iterator[Claim]:
-    for row in lines(pick(tables, subject="targets")):
-        yield Claim(f"many model calls, {row['what']}: {row['target']}", row["reached"], row["holds"])
-
-
-def query(tables: list[Table]) -> Iterator[Claim]:
-    for row in lines(pick(tables, subject="targets")):
-        yield Claim(f"query environments, {row['what']}: {row['target']}", row["reached"], row["holds"])
 
 
 def quickest(table: Table | None, name: str) -> Line | None:
@@ -320,32 +269,29 @@ def faster(claim: str, brim: Line | None, peer: Line | None, least: float) -> Cl
     return Claim(claim, f"{wall:.2f}x ({cpu:.2f}x by CPU seconds; {brim['name']}, {peer['name']})", wall >= least)
 
 
-CLAIMS: dict[str, Callable[[list[Table]], Iterator[Claim]]] = {
-    **{"packing": packing, "planning": planning, "lengths": lengths},
-    **{
-        "analysis": analysis,
-        "collation": collation,
-        "resume": resume,
-        "replay": replay,
-        "structure": structure,
-        "sft": sft,
-        "generate": generate,
-        "grpo": grpo,
-        "gym": gym,
-        "arc": arc,
-        "llm": llm,
-        "query": query,
-    },
+CLAIMS: dict[str, Claims] = {
+    **dict.fromkeys(PLANNER, targets()),
+    "lengths": lengths,
+    "analysis": analysis,
+    "collation": collation,
+    "resume": resume,
+    "replay": replay,
+    "structure": structure,
+    "sft": sft,
+    "generate": targets("generation and scoring, "),
+    "grpo": targets("GRPO, "),
+    "gym": gym,
+    "arc": targets("ARC, "),
+    "llm": targets("many model calls, "),
+    "query": targets("query environments, "),
 }
 
 
-def times(claim: str, brim: Line | None, peer: Line | None, least: float) -> Claim:
+def times(claim: str, brim: Line | None, peer: Line | None, least: float, *, by: str = "seconds") -> Claim:
     if brim is None or peer is None:
         return Claim(claim, "-", None)
-    ratio = peer["seconds"] / brim["seconds"]
-    return Claim(
-        claim, f"{ratio:,.1f}x ({brim['seconds']:.4g} s; {peer['name']}: {peer['seconds']:.4g} s)", ratio >= least
-    )
+    ratio = peer[by] / brim[by]
+    return Claim(claim, f"{ratio:,.1f}x ({brim[by]:.4g} s; {peer['name']}: {peer[by]:.4g} s)", ratio >= least)
 
 
 def shown(value: Any, template: str) -> str:
