@@ -69,7 +69,7 @@ def compared(report: Report, kind: str, lengths: Lengths, capacity: int, options
     """A race of everybody, and one line about brim and the best of the others."""
     n, shown = len(lengths), capacity == SHOWN and kind == "ordinary"
     contenders = list(all_contenders(report, lengths, capacity, shown=shown, full=options.full))
-    rows = race(contenders, rounds=5 if n <= 100_000 else 3, patience=4, shortest=SHORTEST)
+    rows = race(contenders, rounds=5 if n <= 100_000 else 3, patience=2.5, shortest=SHORTEST)
     add_ratios(rows, BASE, cpu=True)
     title = f"{n:,} lengths ({kind}) into rows of {capacity:,}"
     facts: dict[str, Any] = {"data": kind, "n": n, "capacity": capacity, "lower_bound": lower_bound(lengths, capacity)}
@@ -86,7 +86,6 @@ def compared(report: Report, kind: str, lengths: Lengths, capacity: int, options
             {
                 "best peer": best.name,
                 "peer's s": number(best.cpu),
-                "peer seconds": best.cpu,
                 "ratio": best.cpu / brim.cpu,
             }
         )

@@ -83,6 +83,7 @@ def measured(report: Report, shape: str, name: str, lengths: Lengths, budget: in
     row.columns.update(
         {
             "data": f"{shape}, {name}",
+            "budget": budget,
             "microbatches": len(first),
             "padding %": 100 * (1 - tokens / int(first.slots.sum())),
             "floor %": floor,

@@ -6,6 +6,7 @@ faster.
 """
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ def write_page(results: Mapping[str, Result], claims: Sequence[Mapping[str, Any]
     return PAGE
 
 
+def paragraph(*texts: str) -> str:
+    """A heading, if there is one, and text."""
+    return "\n\n".join(textwrap.fill(text, 120, break_on_hyphens=False) for text in texts) + "\n"
+
+
 def markdown(head: Cells, cells: Iterable[Cells]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *cells]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
@@ -58,21 +64,23 @@ def _machine(results: Mapping[str, Result]) -> str:
     peers = ", ".join(f"{name} {version}" for name, version in versions.items() if name in SHOWN)
     missing = {name: reason for result in results.values() for name, reason in result["not_available"].items()}
     absent = "".join(f" Not available: {name} ({reason})." for name, reason in missing.items())
-    return f"Measured on {'; '.join(described)}. Versions: {peers}.{absent}\n"
+    return paragraph(f"Measured on {'; '.join(described)}. Versions: {peers}.{absent}")
 
 
 SHOWN = ("brim", "numpy", "seqpacker", "lightbinpack", "trl", "chuk-lazarus", "transformers", "lhotse", "torch")
 
 
 def packing(tables: list[Table]) -> Iterator[str]:
-    yield "## Packing\n\nRows of each capacity, from lognormal (ordinary) and uniform lengths, and a mix of chats.\n"
+    yield paragraph(
+        "## Packing", "Rows of each capacity, from lognormal (ordinary) and uniform lengths, and from a mix of chats."
+    )
     for table in picked(tables, "summary"):
         cells = [
             (
                 row["name"],
                 seconds(row["cpu_seconds"]),
                 row["best peer"],
-                seconds(row["peer seconds"]),
+                seconds(float(row["peer's s"])),
                 f"{row['ratio']:.2f}",
                 f"{row['rows']:,}",
                 f"{row['fewest rows of peers']:,}",
@@ -94,7 +102,7 @@ def packing(tables: list[Table]) -> Iterator[str]:
 
 def families(tables: list[Table]) -> Iterator[str]:
     for table in picked(tables, "families"):
-        yield "## Packing near the optimum\n\nRows over the bound of the linear programme, in percent.\n"
+        yield paragraph("## Packing near the optimum", "Rows over the bound of the linear programme, in percent.")
         yield plain(
             table,
             {
@@ -116,28 +124,40 @@ def planning(tables: list[Table]) -> Iterator[str]:
     for table in picked(tables, "plan"):
         brim, best = beside(table, "brim sorted windows")
         if best is not None:
-            paddings = f"{brim['padding %']:.2f}", f"{best['padding %']:.2f}"
-            cells.append((table["title"].removeprefix("Plans of one epoch: "), *compared(brim, best), *paddings))
-    head = ("one epoch", "brim", "best peer", "its time", "ratio", "brim's padding %", "its padding %")
-    yield "## Plans\n\n" + markdown(head, cells)
+            title = table["title"].removeprefix("Plans of one epoch: ")
+            paddings = [_padding(table, name) for name in ("brim sorted", "HF", "chuk-lazarus", "lhotse")]
+            cells.append((title, *compared(brim, best), " / ".join(paddings)))
+    yield paragraph(
+        "## Plans",
+        "Padding in percent is that of brim, Hugging Face's sampler, chuk-lazarus and lhotse. Hugging Face's batches "
+        "have no budget, and lhotse leaves most of a large one unused where there are few samples: the JSON files say "
+        "how many batches everybody makes.",
+    )
+    yield markdown(("one epoch", "brim", "best peer", "its time", "ratio", "padding %"), cells)
+
+
+def _padding(table: Table, name: str) -> str:
+    return next((f"{row['padding %']:.2f}" for row in table["rows"] if row["name"].startswith(name)), "-")
 
 
 def padding(tables: list[Table]) -> Iterator[str]:
-    yield (
-        "## Padding\n\nMedians of 20 to 3,000 tokens and four sizes of an epoch to each line. `many`: the highest"
-        " padding of an epoch of 200 microbatches or more; `few`: the highest padding of a smaller one, as a multiple of a global"
-        " sort. Peers: the mean over the data sets they were given, and brim's over the same.\n"
+    yield paragraph(
+        "## Padding",
+        "Each line is six medians from 20 to 3,000 tokens and up to four sizes of an epoch. `many`: the highest "
+        "padding of an epoch of 200 microbatches or more; `few`: the highest padding of a smaller one, as a multiple "
+        "of a global sort. Peers: the mean over the data sets they were given, and brim's over the same. `meet again`: the highest "
+        "share of pairs of samples that share a microbatch in two successive epochs of 3,000 microbatches or more.",
     )
     cells: list[Cells] = []
     for table in picked(tables, "padding"):
-        budgets: dict[str, list[Any]] = {}
+        budgets: dict[int, list[Any]] = {}
         for row in table["rows"]:
-            budgets.setdefault(row["name"].split("budget ")[1].rsplit(", ", 1)[0], []).append(row)
+            budgets.setdefault(row["budget"], []).append(row)
         for budget, rows in budgets.items():
             many = [row["padding %"] for row in rows if row["microbatches"] >= 200]
             few = [row["padding %"] / row["floor %"] for row in rows if row["microbatches"] < 200 and row["floor %"]]
             company = [row["meet again %"] for row in rows if row["microbatches"] >= 3_000]
-            line = [f"{table['shape']}, {budget}", highest(many), highest(few)]
+            line = [f"{table['shape']}, {budget:,}", highest(many), highest(few)]
             for peer in ("lhotse %", "HF %"):
                 both = [(row["padding %"], row[peer]) for row in rows if row.get(peer) is not None]
                 line.append(f"{mean(one for one, _ in both)} / {mean(other for _, other in both)}" if both else "-")
@@ -148,7 +168,7 @@ def padding(tables: list[Table]) -> Iterator[str]:
         "few, x",
         "brim / lhotse %",
         "brim / HF %",
-        "meet again in epochs of 3,000, %",
+        "meet again, %",
     )
     yield markdown(head, cells)
 
@@ -172,10 +192,11 @@ def balance(tables: list[Table]) -> Iterator[str]:
         "padding %": ".3f",
     }
     for table in picked(tables, "balance"):
-        yield (
-            "## Balance over ranks\n\nShare of the ideal if every step waits for its most expensive microbatch. `other"
-            " model`: attention costs twice as much as the plan assumes; `after the fact`: microbatches are dealt by"
-            " cost, and were not cut for it.\n"
+        yield paragraph(
+            "## Balance over ranks",
+            "Share of the ideal if every step waits for its most expensive microbatch. `other model`: attention costs "
+            "twice as much as the plan assumes; `after the fact`: microbatches were not cut for steps, and are dealt "
+            "to ranks by cost.",
         )
         yield plain(table, columns, table["title"])
 
@@ -221,9 +242,10 @@ def collation(tables: list[Table]) -> Iterator[str]:
             brim, best = beside(table, "brim collate, padded int64", without=("memcpy",))
             if best is not None:
                 cells.append((table["title"], *compared(brim, best), best["makes"]))
-    yield (
-        "## Collation and loader\n\nbrim makes tokens, labels, positions, segment ids, a loss mask and cu_seqlens;"
-        " `makes` says what the peer makes (t: tokens, a: attention mask, l: labels, p: positions, s: segment ids).\n"
+    yield paragraph(
+        "## Collation and loader",
+        "brim makes tokens, labels, positions, segment ids, a loss mask and cu_seqlens; `makes` says what the peer "
+        "makes (t: tokens, a: attention mask, l: labels, p: positions, s: segment ids).",
     )
     yield markdown(("", "brim", "best peer", "its time", "ratio", "makes"), cells)
     for table in picked(tables, "loader"):
