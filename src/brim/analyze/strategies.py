@@ -23,7 +23,7 @@ from brim.data.nested.lengths import axes_by_name
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PackingConfig
 from brim.plan.cost import cost
-from brim.plan.epoch import EpochColumns
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.plan import BatchPlan
 
 WINDOWS = "sorted windows"

@@ -1,7 +1,7 @@
 """`brim lengths`: measure a data set, look at the result."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -10,9 +10,6 @@ from brim.cli.options import ROWS, group_flag, row_flags
 from brim.cli.show import json_option, measuring_progress, show_drawing, show_facts, show_json, show_table, width_option
 from brim.core.options import check_counts
 from brim.data.rows.format import RowFormat
-
-if TYPE_CHECKING:
-    pass
 
 cache_option = click.option(
     "-c", "--cache", "-l", "--lengths", "cache", required=True, metavar="FILE", help="Length cache to read."

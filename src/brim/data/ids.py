@@ -1,9 +1,8 @@
 """The ids of a data set as a column: row numbers, integers or strings.
 
 Ten million ids are two flat columns here, not ten million objects: an id becomes one when it is looked at, and ids in a
-file are read no earlier. An id keeps its type: 0 is an id like any other, and
-a data set with integer ids gives integers back. Where a data set mixes integers and strings, all of them become
-strings.
+file are read no earlier. An id keeps its type: 0 is an id like any other, and a data set with integer ids gives
+integers back. Where a data set mixes integers and strings, all of them become strings.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

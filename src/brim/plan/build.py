@@ -16,7 +16,7 @@ from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PackingConfig, PadPolicy
 from brim.plan.deal import deal_order
 from brim.plan.edges import optimal_widths
-from brim.plan.epoch import EpochColumns
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.grouping.group import Grouping, Groups, group_rows
 from brim.plan.grouping.version_1 import group_rows_1
 from brim.plan.packing import Rows, pack

@@ -1,4 +1,4 @@
-"""How random the company of a sample is: the share of pairs of a microbatch that meet again in the next epoch.
+"""The share of pairs of samples in a microbatch that meet again in the next epoch: how random their company is.
 
 Sorted windows put samples of similar length together, so some pairs share a microbatch in epoch after epoch. The fewer
 microbatches a window has, the fewer pairs do; see `BatchingConfig.window_padding`.
@@ -7,7 +7,7 @@ microbatches a window has, the fewer pairs do; see `BatchingConfig.window_paddin
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.plan.epoch import EpochColumns
+from brim.plan.epoch_columns import EpochColumns
 
 LOOKED_AT = 1 << 22
 """Sequences whose company is looked at: those of the first microbatches, which are a random sample of all."""

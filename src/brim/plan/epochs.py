@@ -11,7 +11,8 @@ from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
 from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
-from brim.plan.epoch import EpochColumns, Origin
+from brim.plan.epoch import Origin
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.units import Counts, Units, make_units
 from brim.plan.version_1 import later_options, plan_fingerprint_1
 

@@ -21,7 +21,8 @@ from brim.plan.buckets import BucketSpec
 from brim.plan.build import ALGORITHM
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal, deal_order
-from brim.plan.epoch import EpochColumns, EpochPlan, MicrobatchSpec
+from brim.plan.epoch import EpochPlan, MicrobatchSpec
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.epochs import BuiltEpochs, Epochs, plan_fingerprint
 from brim.plan.position import CheckpointPosition
 from brim.plan.units import Counts, Units, too_long

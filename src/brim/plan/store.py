@@ -33,7 +33,7 @@ from brim.plan.buckets import BucketSpec
 from brim.plan.build import ALGORITHM, build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal
-from brim.plan.epoch import EpochColumns
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.plan import BatchPlan, Share
 from brim.plan.units import Counts, StoredUnits, UnitReader, Units, make_units, units_fingerprint, whole_samples
 
@@ -267,7 +267,7 @@ class StoredEpochs:
 
     @property
     def unit_reader(self) -> UnitReader:
-        """What single units are looked up in. Plans of version 1 that skip or split have no file for it."""
+        """The source of single units: a file, except for plans of version 1 that skip or split."""
         if self._unit_reader is None:
             cut = self.counts.skipped or self.counts.split
             if cut and not self.index.get("units"):

@@ -80,7 +80,7 @@ class UnitSpans(NamedTuple):
 
 
 class UnitReader(Protocol):
-    """What single units are looked up in: `Units`, or `StoredUnits`."""
+    """A source of single units: `Units`, or `StoredUnits`."""
 
     def spans(self, units: NDArray[np.int32]) -> UnitSpans: ...
 

@@ -1,4 +1,4 @@
-"""What plans of version 1 of the planner (brim 0.5) are known by.
+"""Fingerprints of plans of version 1 of the planner (brim 0.5).
 
 Plans on disk keep the fingerprint that they were made with, and are verified against it, so it covers what it covered
 then: the columns of lengths as a whole, and the options that existed.

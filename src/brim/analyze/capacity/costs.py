@@ -11,7 +11,7 @@ from brim.core.errors import OptionError
 from brim.plan.cost import CostModel
 
 SAME = "all the same"
-"""What a measurement says of lengths that were not drawn from data."""
+"""The lengths of a measurement that were not drawn from data, in its file."""
 
 
 def measured_costs(paths: tuple[str, ...]) -> CostModel:

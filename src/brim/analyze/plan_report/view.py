@@ -18,7 +18,8 @@ from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
 from brim.plan.deal import NULL, Deal
-from brim.plan.epoch import EpochColumns, EpochPlan
+from brim.plan.epoch import EpochPlan
+from brim.plan.epoch_columns import EpochColumns
 from brim.plan.plan import BatchPlan
 from brim.plan.verify import NAMED
 

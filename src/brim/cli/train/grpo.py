@@ -311,8 +311,7 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
 def _gym(gym: dict[str, Any], ends: dict[str, float], seed: int) -> Any:
     from brim.envs.puzzle.config import GymConfig
 
-    options: dict[str, Any] = {"max_steps": EPISODE_STEPS, "seed": seed, **gym, **_range(ends, (0.0, 1.0))}
-    return GymConfig(**options)
+    return GymConfig(**{"max_steps": EPISODE_STEPS, "seed": seed, **gym, **_range(ends, (0.0, 1.0))})
 
 
 def _range(ends: dict[str, float], known: tuple[float, float]) -> dict[str, Any]:
