@@ -311,13 +311,13 @@ def _config(ctx: click.Context, options: dict[str, Any]) -> tuple[Any, Path | No
 def _gym(gym: dict[str, Any], ends: dict[str, float], seed: int) -> Any:
     from brim.envs.puzzle.config import GymConfig
 
-    return GymConfig(**{"max_steps": EPISODE_STEPS, "seed": seed, **gym, **_range(ends, (0.0, 1.0))})
+    options: dict[str, Any] = {"max_steps": EPISODE_STEPS, "seed": seed, **gym, **_range(ends, (0.0, 1.0))}
+    return GymConfig(**options)
 
 
 def _range(ends: dict[str, float], known: tuple[float, float]) -> dict[str, Any]:
-    if not ends:
-        return {}
-    return {"difficulty_range": (ends.get("difficulty_min", known[0]), ends.get("difficulty_max", known[1]))}
+    low, high = ends.get("difficulty_min", known[0]), ends.get("difficulty_max", known[1])
+    return {"difficulty_range": (low, high)} if ends else {}
 
 
 def _facts(result: Any) -> dict[str, Any]:
