@@ -14,7 +14,7 @@ from brim.core.rng import raw_bits, raw_blocks
 from brim.data.ids import Ids
 from brim.plan.company import meet_again
 from brim.plan.grouping import cutting, windows
-from brim.plan.grouping.cutting import EXTRA, SAVING, cut, split_largest, split_widest
+from brim.plan.grouping.cutting import EXTRA, FEW, PARTS, cut, cut_padded, split_largest
 from brim.plan.grouping.group import EVERY_ROW, group_sorted
 from brim.plan.grouping.windows import SMALLEST, Limits, Windows, count_windows, sort_windows
 
@@ -126,32 +126,67 @@ def test_a_window_is_cut_where_the_budget_ends(width, limits):
     assert np.array_equal(width[groups.order], found.width)
 
 
-@given(WIDTHS, LIMITS, st.sampled_from([0.0, 0.01, 0.1]))
-def test_splitting_lowers_padding_and_adds_few_microbatches(width, limits, padding):
-    found = one_window(width)
-    starts = cut(found, limits)
-    more = split_widest(found, starts, limits, padding)
-    assert set(starts.tolist()) <= set(more.tolist())
-    added = len(more) - len(starts)
-    assert added <= len(starts) // EXTRA
-
-    def wasted(begin):
-        return int((np.diff(begin, append=len(width)) * found.width[begin]).sum() - found.width.sum(dtype=np.int64))
-
-    assert wasted(starts) - wasted(more) >= added * max(limits.budget // SAVING, 1)
-    enough = wasted(starts) <= padding * (wasted(starts) + int(width.sum()))
-    assert not (enough and added)
+def cheapest(width, limits, price):
+    """The definition of a cut at a price: of all cuts that the limits allow, one that costs least."""
+    cost, before = [0, *[float("inf")] * len(width)], [0] * (len(width) + 1)
+    for at, wide in enumerate(width.tolist()):
+        rows = min(max(limits.budget // wide, 1), limits.rows, len(width) - at)
+        for end in range(at + 1, at + rows + 1):
+            if cost[at] + (end - at) * wide + price < cost[end]:
+                cost[end], before[end] = cost[at] + (end - at) * wide + price, at
+    starts, at = [], len(width)
+    while at:
+        at = before[at]
+        starts.append(at)
+    return starts[::-1]
 
 
-@given(WIDTHS, st.data())
-def test_the_best_place_to_split_is_the_best_of_all(width, data):
-    found = one_window(width).width
-    start = data.draw(st.integers(0, len(found) - 1))
-    end = data.draw(st.integers(start + 1, len(found)))
-    saved = max((end - at) * int(found[start] - found[at]) for at in range(start, end))
-    for find in (cutting._best_split_numpy, getattr(cutting.kernel, "best_split", cutting._best_split_numpy)):
-        best, place = find(found, start, end)
-        assert best == saved == (end - place) * int(found[start] - found[place])
+def wasted(width, starts):
+    return int((np.diff(starts, append=len(width)) * width[starts]).sum() - width.sum(dtype=np.int64))
+
+
+SKEWED = st.lists(st.integers(1, 10), min_size=1, max_size=120).map(
+    lambda each: np.array(each, np.int32) ** 3 // 20 + 1
+)
+
+
+@given(WIDTHS | SKEWED, LIMITS, st.integers(1, 500))
+def test_a_window_is_cut_at_a_price_as_the_definition_does(width, limits, price):
+    width = np.sort(width)[::-1].copy()
+    for walk in (cutting._cut_priced_python, getattr(cutting.kernel, "cut_priced", cutting._cut_priced_python)):
+        starts = np.empty(len(width), np.int64)
+        count = walk(width, *limits, price, starts)
+        assert starts[:count].tolist() == cheapest(width, limits, price)
+
+
+@pytest.mark.skipif(cutting.kernel is None, reason="needs the compiled kernel")
+def test_the_kernel_refuses_widths_and_room_that_cannot_be_cut():
+    cut_priced, room = cutting.kernel.cut_priced, np.empty(3, np.int64)
+    for widths, price in (([1, 2], 1), ([2, 0], 1), ([2, 1], 0)):
+        with pytest.raises(ValueError, match="widths must be positive"):
+            cut_priced(np.array(widths, np.int32), 10, 5, price, room)
+    assert cut_priced(np.full(10, 5, np.int32), 5, 5, 1, room) == -1
+    assert cut_priced(np.empty(0, np.int32), 5, 5, 1, room) == 0
+
+
+@given(st.lists(WIDTHS | SKEWED, min_size=1, max_size=4), LIMITS, st.sampled_from([0.0, 0.01, 0.1, 0.99]))
+def test_cutting_at_a_price_lowers_padding_keeps_the_limits_and_adds_few_microbatches(parts, limits, padding):
+    width = np.concatenate([np.sort(part)[::-1] for part in parts]).astype(np.int32)
+    bounds = np.cumsum([0, *map(len, parts)])
+    found = Windows(np.arange(len(width), dtype=np.int32), width, bounds)
+    full, starts = cut(found, limits), cut_padded(found, limits, padding)
+    assert set(bounds[:-1].tolist()) <= set(starts.tolist())
+    rows = np.diff(starts, append=len(width))
+    assert np.all((rows > 0) & (rows <= limits.rows) & ((rows * width[starts] <= limits.budget) | (rows == 1)))
+    lowest = max(limits.budget // PARTS[-1], 1)
+    for begin, end in pairwise(bounds.tolist()):
+        before, after = ([at - begin for at in cuts.tolist() if begin <= at < end] for cuts in (full, starts))
+        added = len(after) - len(before)
+        assert added <= len(before) // EXTRA
+        assert added <= len(before) // FEW or len(before) >= SMALLEST
+        assert wasted(width[begin:end], before) - wasted(width[begin:end], after) >= added * lowest
+    if wasted(width, full) <= padding * (wasted(width, full) + int(width.sum())):
+        assert np.array_equal(starts, full)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(0, 60))
@@ -188,6 +223,36 @@ def test_windows_waste_little_and_mix_well_for_any_lengths(median, microbatches)
         assert meet_again(columns, plan.columns(1), len(plan.units)) <= 0.05
 
 
+def pareto(n):
+    return (2 * (1 - np.random.default_rng(0).random(n))) ** (-1 / 1.5)
+
+
+def exponential_normal(n):
+    return np.exp(np.random.default_rng(0).standard_normal(n))
+
+
+@pytest.mark.parametrize(
+    ("shape", "median", "budget", "microbatches"),
+    [
+        (pareto, 60, 131072, 205),
+        (exponential_normal, 300, 131072, 2700),
+        (exponential_normal, 300, 131072, 3010),
+        (pareto, 150, 65536, 2900),
+    ],
+)
+def test_long_tails_keep_the_promise_with_a_few_more_microbatches(shape, median, budget, microbatches):
+    lengths = np.clip(np.rint(median * shape(1 << 20)), 1, budget).astype(np.int32)
+    lengths = lengths[: np.searchsorted(np.cumsum(lengths, dtype=np.int64), microbatches * budget)]
+    table, config = LengthCache(Ids.rows(len(lengths)), lengths), BatchingConfig(token_budget=budget)
+    plan = BatchPlan.build(table, config, num_epochs=2)
+    columns = plan.columns(0)
+    full = plain(np.sort(lengths)[::-1], Limits(budget, EVERY_ROW))
+    assert 1 - columns.tokens.sum() / columns.slots.sum() <= 0.012
+    assert len(columns) <= len(full) * (1 + 1 / EXTRA) + 20  # the last microbatch of each window is not full
+    if len(columns) >= 3000:
+        assert meet_again(columns, plan.columns(1), len(plan.units)) <= 0.05
+
+
 def test_more_padding_buys_better_mixing_and_none_buys_one_window():
     table = LengthCache(Ids.rows(50_000), lognormal(50_000))
     found = []
@@ -201,9 +266,10 @@ def test_more_padding_buys_better_mixing_and_none_buys_one_window():
 def test_windows_are_not_smaller_than_they_should_be_and_given_sizes_are_kept():
     width = lognormal(100_000)
     limits = Limits(16384, EVERY_ROW)
-    microbatches = int(width.sum(dtype=np.int64)) // 16384
-    (many,) = count_windows(width, None, limits, window=None, padding=0.9, smallest=SMALLEST)
-    assert many == microbatches // SMALLEST
+    microbatches = len(plain(np.sort(width)[::-1], limits))
+    for recut in (False, True):
+        (many,) = count_windows(width, None, limits, window=None, padding=0.9, smallest=SMALLEST, recut=recut)
+        assert many == microbatches // SMALLEST
     assert count_windows(width, None, limits, window=None, padding=0).tolist() == [1]
     assert count_windows(width, None, limits, window=999, padding=0.01).tolist() == [101]
     kind = (np.arange(len(width)) % 2 * 2).astype(np.int32)  # no row is of kind 1

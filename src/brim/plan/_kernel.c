@@ -219,34 +219,6 @@ static PyObject *cut(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(count);
 }
 
-/* best_split(width, start, end) -> (slots saved, place)
- *
- * Rows come widest first. Cutting a microbatch of the rows from `start` to `end` in two at a place narrows the rows behind it.
- */
-static PyObject *best_split(PyObject *self, PyObject *args)
-{
-    Py_buffer width_;
-    long long start, end;
-    if (!PyArg_ParseTuple(args, "y*LL", &width_, &start, &end))
-        return NULL;
-    const int32_t *width = width_.buf;
-    const int right = start >= 0 && start < end && end <= width_.len / (int64_t)sizeof(int32_t);
-    int64_t saved = 0, place = start;
-    for (int64_t at = start; at < end && right; at++) {
-        const int64_t here = (end - at) * ((int64_t)width[start] - width[at]);
-        if (here > saved) {
-            saved = here;
-            place = at;
-        }
-    }
-    PyBuffer_Release(&width_);
-    if (!right) {
-        PyErr_SetString(PyExc_ValueError, "there are no such rows");
-        return NULL;
-    }
-    return Py_BuildValue("(LL)", (long long)saved, (long long)place);
-}
-
 /* cut_levels(width, scale, extra, budget, rows, wanted:int64, capacity:int64, starts:int64) -> number of microbatches, or -1
  *
  * Cut one window. In sixteenths, a row of width w costs w + w * w / scale (without the square if the scale is 0), and `extra`. Level l is for at most capacity[l]
@@ -323,13 +295,107 @@ static PyObject *cut_levels(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(count);
 }
 
+/* cut_priced(width, budget, rows, price, starts:int64) -> number of microbatches, or -1
+ *
+ * Cut one window so that the slots of all microbatches, and `price` for each, add up to least. -1: there are more microbatches than
+ * `starts` has room for.
+ *
+ * cost[j] is the least cost of the first j rows; ending a microbatch at j that starts at i gives lines[i] + width[i] * j, a line in j, for
+ * j up to end[i]. Widths fall and ends rise, so where a later start is better it stays better: each start in the queue is best
+ * from `since` until the next one's. Of equally good starts the first one is taken.
+ */
+struct start {
+    int64_t line, wide, end, since, at;
+};
+
+static Py_ssize_t walk_priced(const int32_t *width, int64_t n, int64_t budget, int64_t most, int64_t price, struct start *queue,
+                              Py_ssize_t mask, int32_t *from, int64_t *starts, Py_ssize_t room)
+{
+    int64_t cost = 0, take = 0;
+    Py_ssize_t head = 0, tail = 0, count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i == 0 || width[i] != width[i - 1]) {
+            take = budget / width[i];
+            take = take < 1 ? 1 : take > most ? most : take;
+        }
+        struct start new = {cost + price - i * width[i], width[i], i + take < n ? i + take : n, i + 1, i};
+        while (head < tail) {
+            const struct start *last = queue + ((tail - 1) & mask);
+            const int64_t since = last->since > i + 1 ? last->since : i + 1;
+            if (since > last->end || new.line + new.wide * since < last->line + last->wide * since) {
+                new.since = since;
+                tail--;
+                continue;
+            }
+            new.since = last->end + 1;
+            if (last->wide > new.wide) {
+                const int64_t better = (new.line - last->line) / (last->wide - new.wide) + 1;
+                new.since = better < new.since ? better : new.since;
+            }
+            break;
+        }
+        if (new.since <= new.end)
+            queue[tail++ & mask] = new;
+        while (head + 1 < tail && queue[(head + 1) & mask].since <= i + 1)
+            head++;
+        const struct start *best = queue + (head & mask);
+        cost = best->line + best->wide * (i + 1);
+        from[i + 1] = (int32_t)best->at;
+    }
+    for (int64_t at = n; at > 0; at = from[at])
+        count++;
+    if (count > room)
+        return -1;
+    Py_ssize_t number = count;
+    for (int64_t at = n; at > 0; at = from[at])
+        starts[--number] = from[at];
+    return count;
+}
+
+static PyObject *cut_priced(PyObject *self, PyObject *args)
+{
+    Py_buffer width_, starts_;
+    long long budget, most, price;
+    if (!PyArg_ParseTuple(args, "y*LLLw*", &width_, &budget, &most, &price, &starts_))
+        return NULL;
+    const Py_ssize_t n = width_.len / (Py_ssize_t)sizeof(int32_t);
+    const int32_t *width = width_.buf;
+    int right = most > 0 && price > 0 && n < INT32_MAX;
+    for (Py_ssize_t i = 0; i < n && right; i++)
+        right = width[i] > 0 && (i == 0 || width[i] <= width[i - 1]);
+    Py_ssize_t size = 2;
+    if (right && n) { // a microbatch that ends behind row i starts at most as many rows before it as fit at the narrowest width
+        const int64_t fits = budget / width[n - 1] < 1 ? 1 : budget / width[n - 1];
+        while (size <= n && size <= most && size <= fits)
+            size *= 2;
+    }
+    struct start *queue = malloc(size * sizeof(struct start));
+    int32_t *from = malloc((n + 1) * sizeof(int32_t));
+    Py_ssize_t count = 0;
+    if (right && queue && from) {
+        Py_BEGIN_ALLOW_THREADS
+        count = walk_priced(width, n, budget, most, price, queue, size - 1, from, starts_.buf, starts_.len / (Py_ssize_t)sizeof(int64_t));
+        Py_END_ALLOW_THREADS
+    }
+    const int failed = !queue || !from;
+    free(queue);
+    free(from);
+    PyBuffer_Release(&width_);
+    PyBuffer_Release(&starts_);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "widths must be positive and never rise, and the price must be positive");
+        return NULL;
+    }
+    return failed ? PyErr_NoMemory() : PyLong_FromSsize_t(count);
+}
+
 static PyMethodDef methods[] = {
     {"place", place, METH_VARARGS, "Give every sequence a place in a row."},
     {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
     {"add_bucket", add_bucket, METH_VARARGS, "One more bucket: the least cost for every end."},
     {"cut", cut, METH_VARARGS, "Where microbatches begin in sorted windows."},
-    {"best_split", best_split, METH_VARARGS, "Where cutting a microbatch in two saves most."},
     {"cut_levels", cut_levels, METH_VARARGS, "Where microbatches begin that cost as much as they should."},
+    {"cut_priced", cut_priced, METH_VARARGS, "Where microbatches begin if each costs its slots and a price."},
     {NULL, NULL, 0, NULL},
 };
 

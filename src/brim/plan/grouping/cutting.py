@@ -1,28 +1,38 @@
 """Cut sorted windows into microbatches.
 
 From the wide end of a window, each microbatch takes as many rows as the budget allows at the width of its first row, so
-no microbatch exceeds the budget. Nearly all padding of a window is in a few microbatches at its ends, where widths
-differ most; `split_widest` cuts these in two where that saves most.
+no microbatch exceeds the budget. That gives few microbatches, but nearly all padding of a window is in those at its
+ends, where widths differ most. So windows that waste too much are cut at a price: all slots, and a price for each
+microbatch, add up to least. Cuts move to where widths drop, and few microbatches are added.
 """
 
-import heapq
+from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.plan.grouping.windows import Limits, Windows
+from brim.plan.grouping.windows import SMALLEST, Limits, Windows
 
 try:
     from brim.plan import _kernel as kernel
-except ImportError:  # not compiled: `_cut_python` and `_best_split_numpy` do the same
+except ImportError:  # not compiled: `_cut_python` and `_cut_priced_python` do the same
     kernel = None
 
-SAVING = 32
-"""A cut is worth another microbatch if it saves one part in this many of the budget."""
-EXTRA = 20
-"""At most one microbatch for this many is added to a window, so a window of fewer is not split."""
+PARTS = (8, 10, 13, 16, 20, 25, 32, 40, 50, 64)
+"""Prices of a microbatch in windows that are cut at a price: the budget divided by each of these.
+
+A microbatch takes time of its own, whatever is in it: kernels are launched, gradients are added up. So a window is cut
+at the highest price that leaves little enough padding, and every additional microbatch saves slots that are worth its
+price: an eighth of a full microbatch where that is enough, never less than a 64th.
+"""
+NEAR = 1.15
+"""Windows may be padded by this factor more than asked for. The last tenths of a per cent take most microbatches."""
+EXTRA, FEW = 6, 20
+"""At most one microbatch for `EXTRA` is added to a window; one for `FEW` if it has fewer than `SMALLEST`: little
+padding is out of reach there, so the lowest price would be taken every time.
+"""
 
 
 def cut(windows: Windows, limits: Limits) -> NDArray[np.int64]:
@@ -44,63 +54,102 @@ def _cut_python(windows: Windows, limits: Limits) -> list[int]:
     return starts
 
 
-def split_widest(windows: Windows, starts: NDArray[np.int64], limits: Limits, padding: float) -> NDArray[np.int64]:
-    """Cut microbatches in two until the padding of each window is at most `padding`, a share of its slots.
+def cut_padded(windows: Windows, limits: Limits, padding: float) -> NDArray[np.int64]:
+    """Return where microbatches begin, so that about `padding`, a share of the slots, is wasted; more, if that takes
+    more microbatches than `PARTS` and `EXTRA` allow.
 
-    The cut that saves most comes first. A window gets at most one more microbatch for `EXTRA` of its own, and a cut has
-    to save a microbatch's budget divided by `SAVING`; so the padding can stay above what was asked for.
+    Windows are cut where the budget ends. Those that waste more than that share are cut at a price, the one that wastes
+    most first, until all windows together waste little enough.
     """
+    starts = cut(windows, limits)
     if len(starts) == 0:
         return starts
-    sizes = np.diff(starts, append=len(windows.order))
-    tokens = np.add.reduceat(windows.width, starts, dtype=np.int64)
-    wasted = sizes * windows.width[starts] - tokens
-    first = np.searchsorted(starts, windows.bounds)
-    total, used = np.add.reduceat(wasted, first[:-1]), np.add.reduceat(tokens, first[:-1])
-    more: list[int] = []
-    for number in np.flatnonzero(total > padding * (total + used)).tolist():
-        pieces = range(int(first[number]), int(first[number + 1]))
-        allowed = int(padding * float(used[number]) / (1 - padding)) if padding < 1 else int(total[number])
-        window = _Window(windows.width, limits.budget // SAVING)
-        for piece in pieces:
-            if wasted[piece] >= window.least:
-                window.add(int(starts[piece]), int(starts[piece] + sizes[piece]))
-        more += window.cuts(int(total[number]) - allowed, len(pieces) // EXTRA)
-    return np.sort(np.append(starts, np.array(more, np.int64)))
+    width, bounds = windows.width, windows.bounds
+    first = np.searchsorted(starts, bounds)
+    slots = np.add.reduceat(np.diff(starts, append=len(width)) * width[starts], first[:-1])
+    tokens = np.add.reduceat(width, bounds[:-1], dtype=np.int64)
+    share = min(NEAR * padding, 0.99)
+    wasted, allowed = slots - tokens, (share / (1 - share) * tokens).astype(np.int64)
+    too_much, prices = int((wasted - allowed).sum()), _Prices(limits)
+    kept, more = np.ones(len(starts), np.bool_), [np.empty(0, np.int64)]
+    for number in np.argsort(allowed - wasted, kind="stable").tolist():
+        if too_much <= 0 or wasted[number] <= allowed[number]:
+            break
+        pieces = slice(int(first[number]), int(first[number + 1]))
+        begin, end = int(bounds[number]), int(bounds[number + 1])
+        found = prices.cut(width[begin:end], starts[pieces] - begin, int(wasted[number]), int(allowed[number]))
+        too_much -= int(wasted[number]) - found.wasted
+        kept[pieces] = False
+        more.append(begin + found.starts)
+    return np.sort(np.concatenate([starts[kept], *more]))
 
 
-class _Window:
-    """The microbatches of one window that may be cut in two, the one that saves most first."""
-
-    def __init__(self, width: NDArray[np.int32], least: int) -> None:
-        self.least, self._width = max(least, 1), width
-        self._heap: list[tuple[int, int, int, int]] = []
-
-    def add(self, start: int, end: int) -> None:
-        """Find where cutting a microbatch in two saves most, and remember it if that is enough."""
-        find = _best_split_numpy if kernel is None else kernel.best_split
-        saved, place = find(self._width, start, end)
-        if saved >= self.least:
-            heapq.heappush(self._heap, (-saved, start, place, end))
-
-    def cuts(self, too_much: int, most: int) -> list[int]:
-        """Return where to cut so that `too_much` slots less are wasted, in at most so many places."""
-        found: list[int] = []
-        while self._heap and too_much > 0 and len(found) < most:
-            saved, start, place, end = heapq.heappop(self._heap)
-            too_much += saved
-            found.append(place)
-            self.add(start, place)
-            self.add(place, end)
-        return found
+class _Found(NamedTuple):
+    starts: NDArray[np.int64]
+    wasted: int
 
 
-def _best_split_numpy(width: NDArray[np.int32], start: int, end: int) -> tuple[int, int]:
-    """Do what `kernel.best_split` does."""
-    rows = width[start:end].astype(np.int64)
-    saved = (len(rows) - np.arange(len(rows))) * (rows[0] - rows)
-    place = int(saved.argmax())
-    return int(saved[place]), start + place
+class _Prices:
+    """Finds a price for each window, beginning with the one of the window before: most windows need the same."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._at = limits, 0
+
+    def cut(self, width: NDArray[np.int32], full: NDArray[np.int64], wasted: int, allowed: int) -> _Found:
+        """Return the cut at the highest price that wastes at most `allowed`, or at the lowest one with few enough
+        microbatches; `full` is the cut where the budget ends, and is returned if no price is better.
+        """
+        found = self._try(width, full, wasted, self._at)
+        while found is None and self._at > 0:
+            self._at -= 1
+            found = self._try(width, full, wasted, self._at)
+        while found is not None and found.wasted > allowed and self._at + 1 < len(PARTS):
+            cheaper = self._try(width, full, wasted, self._at + 1)
+            if cheaper is None:
+                break
+            found, self._at = cheaper, self._at + 1
+        return _Found(full, wasted) if found is None else found
+
+    def _try(self, width: NDArray[np.int32], full: NDArray[np.int64], wasted: int, at: int) -> _Found | None:
+        """Return the cut at a price, or None if it has too many microbatches."""
+        price = max(self._limits.budget // PARTS[at], 1)
+        starts = np.empty(min(len(full) + wasted // price, len(width)), np.int64)
+        walk = _cut_priced_python if kernel is None else kernel.cut_priced
+        starts = starts[: walk(width, *self._limits, price, starts)]
+        if len(starts) > len(full) + len(full) // (FEW if len(full) < SMALLEST else EXTRA):
+            return None
+        slots = int((np.diff(starts, append=len(width)) * width[starts]).sum())
+        return _Found(starts, slots - int(width.sum(dtype=np.int64)))
+
+
+def _cut_priced_python(width: NDArray[np.int32], budget: int, most: int, price: int, starts: NDArray[np.int64]) -> int:
+    """Do what `kernel.cut_priced` does."""
+    widths, n = width.data, len(width)
+    # A start is (line, width, end, since, row): ending at j costs line + width * j, for j up to `end`.
+    queue, cost, before = deque[tuple[int, int, int, int, int]](), 0, [0] * (n + 1)
+    for row in range(n):
+        wide = widths[row]
+        line, end, since = cost + price - row * wide, min(row + min(max(budget // wide, 1), most), n), row + 1
+        while queue:
+            other_line, other_wide, other_end, other_since, _ = queue[-1]
+            since = max(other_since, row + 1)
+            if since <= other_end and line + wide * since >= other_line + other_wide * since:
+                since = other_end + 1
+                if other_wide > wide:
+                    since = min(since, (line - other_line) // (other_wide - wide) + 1)
+                break
+            queue.pop()
+        if since <= end:
+            queue.append((line, wide, end, since, row))
+        while len(queue) > 1 and queue[1][3] <= row + 1:
+            queue.popleft()
+        cost, before[row + 1] = queue[0][0] + queue[0][1] * (row + 1), queue[0][4]
+    found, at = list[int](), n
+    while at > 0:
+        at = before[at]
+        found.append(at)
+    starts[: len(found)] = found[::-1]
+    return len(found)
 
 
 class Cut(NamedTuple):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, offsets, order_by
 from brim.plan.cost import DEFAULT, CostModel
-from brim.plan.grouping.cutting import Cut, cut, cut_full, split_largest, split_widest
+from brim.plan.grouping.cutting import Cut, cut, cut_full, cut_padded, split_largest
 from brim.plan.grouping.ragged import cut_runs, near_order
 from brim.plan.grouping.steps import STEPS, Price, cut_kinds, cut_steps
 from brim.plan.grouping.windows import SMALLEST, Limits, Windows, count_windows, sort_windows
@@ -136,6 +136,7 @@ def _windows(width: NDArray[np.int32], kind: NDArray[np.int32] | None, options: 
         window=options.window,
         padding=0 if options.uniform else options.padding,
         smallest=max(SMALLEST, STEPS * options.whole_steps if options.whole_steps > 1 else 0),
+        recut=options.whole_steps == 1 and not options.drop_last,
     )
 
 
@@ -145,8 +146,7 @@ def _starts(windows: Windows, options: Grouping, *, one_kind: bool) -> NDArray[n
     if len(windows.order) == 0:
         return np.empty(0, np.int64)
     if step == 1:
-        starts = cut(windows, limits)
-        return starts if options.uniform else split_widest(windows, starts, limits, options.padding)
+        return cut(windows, limits) if options.uniform else cut_padded(windows, limits, options.padding)
     if options.uniform or not one_kind or options.window is not None:
         return cut_kinds(windows, limits, price, step, uniform=options.uniform)
     return cut_steps(windows, limits, price, step)

@@ -5,6 +5,11 @@ ln(widest / narrowest) / (2 N) of the slots are padding, so large windows waste 
 epoch if they are in the same window in every epoch, so small windows mix better. `count_windows` makes the windows as
 small as a given share of padding allows. It looks at the histogram of the widths, so all epochs have the same number.
 
+How the default, one per cent of padding, was chosen: benchmarks/padding.py shows that from 3,000 microbatches on an
+epoch can have 18 windows (`ENOUGH`), so that 2 to 5% of the pairs of a microbatch meet again in the next epoch, and
+still at most 1.2% of padding, for lognormal, Pareto, bimodal and real lengths. Half of that padding would take windows
+twice as large, in which pairs meet twice as often; twice of it saves few of the meetings that are left.
+
 A row's window, its width and random bits that order equal widths are packed into one 64-bit word with its number, and
 one sort of these words puts all rows in their places: no row is looked up anywhere.
 """
@@ -21,15 +26,21 @@ from brim.core.rng import below, permutation, raw_blocks
 
 SMALLEST = 128
 """Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
-LARGEST = 230
-"""Most microbatches of a window, if that costs little padding: then two samples meet in two successive epochs with a
-probability of less than one in (microbatches of an epoch / 230).
+LEEWAY = 1.2
+"""Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
+LARGEST = 200
+"""Most microbatches of a window if it can be cut with little padding, also where plain cuts are padded more."""
+MANY, ENOUGH = 2780, 18
+"""An epoch with so many microbatches has so many windows, if they can be cut with little padding. Then at most 5% of
+the pairs meet again in the next epoch. Cutting adds up to 8% to windows of `LARGEST` microbatches, so every epoch that
+ends up with 3,000 microbatches has as many windows.
 """
-LEEWAY, MORE_LEEWAY = 1.2, 1.3
-"""Plain cuts may be padded by these factors more than asked for: `brim.plan.grouping.cutting` improves them. The second
-one is for windows that would be larger than `LARGEST`: only distributions with long tails have such windows, and tails
-are what is improved most.
+RECUT = 2.6
+"""Plain cuts that are padded by this factor more than asked for can be cut with little padding. Long tails are improved
+most, and only they are padded as much.
 """
+COUNTED = 4096
+"""Microbatches of an epoch are counted one by one up to about this number."""
 BLOCK = 1 << 16
 
 
@@ -156,11 +167,12 @@ def count_windows(
     window: int | None,
     padding: float,
     smallest: int = SMALLEST,
+    recut: bool = True,
 ) -> NDArray[np.int64]:
     """Return the number of windows of each kind, from kind 0 to the last one; at least 1.
 
     With `window`, windows have about that many rows. Otherwise they are as small as `padding`, a share of the slots,
-    allows, and have about `smallest` microbatches or more.
+    allows, and have about `smallest` microbatches or more; with `recut`, `cutting.cut_padded` will cut them.
     """
     kinds = 1 if kind is None else int(kind.max(initial=-1)) + 1
     counts = np.ones(kinds, np.int64)
@@ -175,7 +187,7 @@ def count_windows(
     for number in range(kinds):
         mine = slice(int(edges[number]), int(edges[number + 1]))
         widths = (values[mine] - number * stride)[::-1]
-        counts[number] = Histogram.of(widths, many[mine][::-1], limits).windows(padding, smallest)
+        counts[number] = Histogram.of(widths, many[mine][::-1], limits).windows(padding, smallest, recut=recut)
     return counts
 
 
@@ -191,13 +203,21 @@ class Histogram(NamedTuple):
     def of(cls, width: NDArray[np.int64], many: NDArray[np.int64], limits: Limits) -> "Histogram":
         return cls(width.tolist(), list(accumulate(many.tolist())), int((width * many).sum()), limits)
 
-    def windows(self, padding: float, smallest: int) -> int:
+    def windows(self, padding: float, smallest: int, *, recut: bool) -> int:
         """Return the largest number of windows with at most this share of padding and this many microbatches each."""
-        rows = self.rows[-1] if self.rows else 0
-        microbatches = max(self.tokens // self.limits.budget, rows // self.limits.rows)
+        if not self.rows:
+            return 1
+        microbatches = self._microbatches()
         number = self._most(microbatches // smallest, padding * LEEWAY)
-        mixed = microbatches // max(LARGEST, smallest)
-        return mixed if number < mixed and self.padding(mixed) <= padding * MORE_LEEWAY else number
+        if not recut:
+            return number
+        mixed = ENOUGH if microbatches >= MANY else microbatches // LARGEST
+        return max(number, self._most(mixed, padding * RECUT))
+
+    def _microbatches(self) -> int:
+        """Return the number of microbatches of one window with all rows; about, if they are many."""
+        windows = 1 + max(self.tokens // self.limits.budget, self.rows[-1] // self.limits.rows) // COUNTED
+        return self.cut(windows)[1] * windows
 
     def _most(self, most: int, padding: float) -> int:
         """Return the largest number of windows up to `most` with at most this share of padding; at least 1."""
@@ -212,15 +232,20 @@ class Histogram(NamedTuple):
         return number
 
     def padding(self, windows: int) -> float:
-        """Return the share of the slots that is padding if rows are in this many windows.
+        """Return the share of the slots that is padding if rows are in this many windows."""
+        return 1 - self.tokens / self.cut(windows)[0]
+
+    def cut(self, windows: int) -> tuple[int, int]:
+        """Return the slots of all windows together, and the number of microbatches of one of them.
 
         A window is taken to have the same distribution of widths as all rows: where it has one row, there are
         `windows` rows here, so it is cut in steps of that many.
         """
-        at, end, slots = 0, self.rows[-1], 0
+        at, end, slots, count = 0, self.rows[-1], 0, 0
         while at < end:
             width = self.width[bisect_right(self.rows, at)]
             step = min(self.limits.budget // width, self.limits.rows) * windows
             slots += min(step, end - at) * width
             at += step
-        return 1 - self.tokens / slots
+            count += 1
+        return slots, count
