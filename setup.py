@@ -15,7 +15,7 @@ setup(
             py_limited_api=True,
             optional=True,
         )
-        for part in ("plan", "batch", "stream.replay", "envs.arc.engine")
+        for part in ("plan", "plan.packing", "batch", "stream.replay", "envs.arc.engine")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -27,6 +27,7 @@ INPUTS = (
     ROOT / "pyproject.toml",
     ROOT / "setup.py",
     ROOT / "src/brim/plan/_kernel.c",
+    ROOT / "src/brim/plan/packing/_kernel.c",
     ROOT / "src/brim/batch/_kernel.c",
     ROOT / "src/brim/stream/replay/_kernel.c",
     ROOT / "src/brim/envs/arc/engine/_kernel.c",

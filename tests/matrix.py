@@ -159,7 +159,7 @@ def name_of(requirement: str) -> str:
 CHECK = """
 import importlib.util, pathlib, sys, brim
 assert pathlib.Path(brim.__file__).is_relative_to(sys.prefix), f"not the wheel: {brim.__file__}"
-parts = ("plan", "batch", "stream.replay", "envs.arc.engine")
+parts = ("plan", "plan.packing", "batch", "stream.replay", "envs.arc.engine")
 built = [importlib.util.find_spec(f"brim.{part}._kernel") is not None for part in parts]
 assert set(built) == {sys.argv[1] == "True"}, f"kernels: {built}"
 assert importlib.util.find_spec("torch") is None, "torch is installed"

@@ -18,7 +18,10 @@ from brim.data.ids import SampleId
 from brim.data.sample import Sample
 from brim.data.token_store import TokenStore
 from brim.plan.config import PackingConfig
-from brim.plan.packing import PackingMetrics, pack
+from brim.plan.packing.bounds import lower_bound
+from brim.plan.packing.metrics import PackingMetrics
+from brim.plan.packing.optimal import PatternSearch
+from brim.plan.packing.pack import pack
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,8 @@ class PackedSequence:
     positions: NDArray[np.int32]
     sample_ids: tuple[SampleId, ...]
     sample_lengths: tuple[int, ...]
+    capacity: int | None = None
+    """The most tokens that a row may have, if it is known."""
 
     @property
     def length(self) -> int:
@@ -75,18 +80,24 @@ def pack_sequences(
     for sample in samples:
         if sample.segment_ids is not None:
             raise DataError(f"sample {sample.id!r} has segments of its own; pack the samples it was made of instead")
-    rows = pack(lengths, config.max_length, mode=config.mode, max_sequences=config.max_sequences)
+    rows = pack(
+        lengths,
+        config.max_length,
+        mode=config.mode,
+        max_sequences=config.max_sequences,
+        search=PatternSearch(config.time_limit),
+    )
     store = TokenStore.from_samples(samples)
-    return [_packed(samples, store, row, config.max_length if config.pad_to_max else 0, pad_id) for row in rows]
+    return [_packed(samples, store, row, config, pad_id) for row in rows]
 
 
 def _packed(
-    samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], width: int, pad_id: int
+    samples: Sequence[Sample], store: TokenStore, row: NDArray[np.int32], config: PackingConfig, pad_id: int
 ) -> PackedSequence:
-    """Return one packed row, of at least `width` tokens, laid out like a batch of one row."""
+    """Return one packed row, laid out like a batch of one row."""
     lengths = store.lengths[row]
     spans = store.spans(row, np.zeros(len(row), np.int32), lengths)
-    shape = (1, max(width, int(lengths.sum())))
+    shape = (1, config.max_length if config.pad_to_max else int(lengths.sum()))
     made = lay_out(spans, lengths, np.array([0, len(row)]), shape, pad_id)
     return PackedSequence(
         input_ids=made.tokens[0],
@@ -95,10 +106,19 @@ def _packed(
         positions=made.positions[0],
         sample_ids=tuple(samples[number].id for number in row.tolist()),
         sample_lengths=tuple(lengths.tolist()),
+        capacity=config.max_length,
     )
 
 
 def compute_packing_metrics(packed: Sequence[PackedSequence]) -> PackingMetrics:
     """Compute the metrics of packed rows, such as how full they are."""
     fill = sum((row.fill for row in packed), Fill())
-    return PackingMetrics(num_sequences=sum(row.num_segments for row in packed), num_rows=len(packed), fill=fill)
+    lengths = np.array([length for row in packed for length in row.sample_lengths], np.int64)
+    capacities = {row.capacity for row in packed}
+    capacity = capacities.pop() if len(capacities) == 1 else None
+    return PackingMetrics(
+        num_sequences=len(lengths),
+        num_rows=len(packed),
+        fill=fill,
+        lower_bound=None if capacity is None else lower_bound(lengths, capacity),
+    )

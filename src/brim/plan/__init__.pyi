@@ -17,8 +17,10 @@ from brim.plan.epoch import MicrobatchSpec as MicrobatchSpec
 from brim.plan.goal import OptimizationGoal as OptimizationGoal
 from brim.plan.metrics import BatchMetrics as BatchMetrics
 from brim.plan.metrics import BatchShapeHistogram as BatchShapeHistogram
-from brim.plan.packing import PackingMetrics as PackingMetrics
-from brim.plan.packing import pack as pack
+from brim.plan.packing.bounds import lower_bound as lower_bound
+from brim.plan.packing.metrics import PackingMetrics as PackingMetrics
+from brim.plan.packing.optimal import PatternSearch as PatternSearch
+from brim.plan.packing.pack import pack as pack
 from brim.plan.plan import BatchPlan as BatchPlan
 from brim.plan.plan import BatchPlanBuilder as BatchPlanBuilder
 from brim.plan.position import CheckpointPosition as CheckpointPosition

@@ -9,112 +9,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* place(lengths, order, event_of, row, last_row, copies, slot, row_ptr:int64, out)
- *
- * Sequences of equal length are interchangeable, so each length owns a run of events; an event says: in each of these rows, put this
- * many copies at this slot. Every sequence takes the next free place of its length. `event_of`, `row` are cursors and are consumed.
- */
-static PyObject *place(PyObject *self, PyObject *args)
-{
-    Py_buffer lengths_, order_, event_of_, row_, last_row_, copies_, slot_, row_ptr_, out_;
-    if (!PyArg_ParseTuple(args, "y*y*w*w*y*y*y*y*w*", &lengths_, &order_, &event_of_, &row_, &last_row_, &copies_, &slot_, &row_ptr_,
-                          &out_))
-        return NULL;
-    const int32_t *lengths = lengths_.buf, *order = order_.len ? order_.buf : NULL;
-    const int32_t *last_row = last_row_.buf, *copies = copies_.buf, *slot = slot_.buf;
-    const int64_t *row_ptr = row_ptr_.buf;
-    int32_t *event_of = event_of_.buf, *row = row_.buf, *out = out_.buf;
-    Py_ssize_t n = out_.len / sizeof(int32_t), events = copies_.len / sizeof(int32_t);
-    int32_t *copy = calloc(events ? events : 1, sizeof(int32_t));
-    if (copy) {
-        Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t i = 0; i < n; i++) {
-            int32_t sequence = order ? order[i] : (int32_t)i;
-            int32_t length = lengths[sequence], event = event_of[length];
-            out[row_ptr[row[event]] + slot[event] + copy[event]] = sequence;
-            if (++copy[event] == copies[event]) {
-                copy[event] = 0;
-                if (row[event]++ == last_row[event])
-                    event_of[length]++;
-            }
-        }
-        Py_END_ALLOW_THREADS
-        free(copy);
-    }
-    PyBuffer_Release(&lengths_);
-    PyBuffer_Release(&order_);
-    PyBuffer_Release(&event_of_);
-    PyBuffer_Release(&row_);
-    PyBuffer_Release(&last_row_);
-    PyBuffer_Release(&copies_);
-    PyBuffer_Release(&slot_);
-    PyBuffer_Release(&row_ptr_);
-    PyBuffer_Release(&out_);
-    if (!copy)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-/* first_fit(lengths, order, capacity, most, out) -> number of rows
- *
- * A tournament tree over the rows holds the largest room below each node; descending to the left whenever it has room finds the oldest
- * row. The tree doubles when the rows outgrow it. A row with `most` sequences has no room.
- */
-static PyObject *first_fit(PyObject *self, PyObject *args)
-{
-    Py_buffer lengths_, order_, out_;
-    int capacity, most;
-    if (!PyArg_ParseTuple(args, "y*y*iiw*", &lengths_, &order_, &capacity, &most, &out_))
-        return NULL;
-    const int32_t *lengths = lengths_.buf, *order = order_.len ? order_.buf : NULL;
-    int32_t *out = out_.buf;
-    Py_ssize_t n = out_.len / sizeof(int32_t), leaves = 1024, rows = 0;
-    int32_t *room = calloc(2 * leaves, sizeof(int32_t)), *held = calloc(leaves, sizeof(int32_t));
-    int failed = !room || !held;
-    Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < n && !failed; i++) {
-        int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
-        Py_ssize_t node = 1;
-        if (room[1] >= length) {
-            while (node < leaves)
-                node = 2 * node + (room[2 * node] < length);
-        } else {
-            if (rows == leaves) {
-                int32_t *wider = calloc(4 * leaves, sizeof(int32_t)), *more = realloc(held, 2 * leaves * sizeof(int32_t));
-                held = more ? more : held;
-                if (!wider || !more) {
-                    free(wider);
-                    failed = 1;
-                    break;
-                }
-                for (Py_ssize_t k = 0; k < leaves; k++) {
-                    wider[2 * leaves + k] = room[leaves + k];
-                    held[leaves + k] = 0;
-                }
-                leaves *= 2;
-                for (Py_ssize_t k = leaves - 1; k > 0; k--)
-                    wider[k] = wider[2 * k] > wider[2 * k + 1] ? wider[2 * k] : wider[2 * k + 1];
-                free(room);
-                room = wider;
-            }
-            node = leaves + rows++;
-            room[node] = capacity;
-        }
-        Py_ssize_t row = node - leaves;
-        out[i] = (int32_t)row;
-        room[node] = ++held[row] == most ? 0 : room[node] - length;
-        for (node /= 2; node > 0; node /= 2)
-            room[node] = room[2 * node] > room[2 * node + 1] ? room[2 * node] : room[2 * node + 1];
-    }
-    Py_END_ALLOW_THREADS
-    free(room);
-    free(held);
-    PyBuffer_Release(&lengths_);
-    PyBuffer_Release(&order_);
-    PyBuffer_Release(&out_);
-    return failed ? PyErr_NoMemory() : PyLong_FromSsize_t(rows);
-}
-
 /* add_bucket(offset, lift, slope, x, best, chosen:int32), all but the last int64
  *
  * One layer of the dynamic program of edges.py: `best` becomes what one more bucket makes of it, `chosen` where the bucket before ends
@@ -390,8 +284,6 @@ static PyObject *cut_priced(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"place", place, METH_VARARGS, "Give every sequence a place in a row."},
-    {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
     {"add_bucket", add_bucket, METH_VARARGS, "One more bucket: the least cost for every end."},
     {"cut", cut, METH_VARARGS, "Where microbatches begin in sorted windows."},
     {"cut_levels", cut_levels, METH_VARARGS, "Where microbatches begin that cost as much as they should."},

@@ -5,6 +5,7 @@ PAD_TO_BUCKET, for models that compile one program per shape. Sorted windows: no
 `shuffle` is off, both differ between epochs, and are reproducible.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -36,14 +37,20 @@ class BatchingMode(StrEnum):
 
 
 class PackingMode(StrEnum):
-    """The order in which sequences are placed, and the row that is chosen among those with room."""
+    """How sequences are assigned to rows."""
 
     FIRST_FIT = "first_fit"
     """In order of arrival, into the oldest row: keeps their order, for streams."""
     BEST_FIT = "best_fit"
-    """Longest first, into the fullest row (best-fit decreasing): the fewest rows, and the fastest."""
+    """Longest first, into the fullest row (best-fit decreasing): the fastest. Mixed lengths are packed within a
+    thousandth of the fewest rows; up to a tenth above where most are near a third or a quarter of the capacity, or few.
+    """
     GREEDY = "greedy"
-    """Longest first, into the oldest row (first-fit decreasing)."""
+    """Longest first, into the oldest row (first-fit decreasing): as many rows as best fit, or nearly."""
+    OPTIMAL = "optimal"
+    """By patterns, which are searched until the rows are nearly the fewest possible; never more rows than best fit."""
+    AUTO = "auto"
+    """Best fit; patterns where it ends more than half a per cent above a lower bound of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +59,15 @@ class PackingConfig:
 
     max_length: int = 2048
     """Capacity of a row, in tokens."""
-    mode: PackingMode = PackingMode.BEST_FIT
+    mode: PackingMode = PackingMode.AUTO
     max_sequences: int | None = None
     """Upper limit of the sequences in a row."""
     pad_to_max: bool = True
     """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
+    time_limit: float = 10.0
+    """Upper limit of the work of searching for patterns, in seconds of a typical core. Work is counted, not timed, so
+    every machine makes the same plan. With groups, each gets an equal part. 0: no search, best fit.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", PackingMode(one_of("mode", self.mode, PackingMode)))
@@ -64,6 +75,8 @@ class PackingConfig:
             raise OptionError(f"max_length must be at least 1, got {self.max_length}")
         if self.max_sequences is not None and self.max_sequences < 1:
             raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
+        if not 0 <= self.time_limit < math.inf:
+            raise OptionError(f"time_limit must be at least 0 and finite, got {self.time_limit}")
 
 
 @dataclass(frozen=True, kw_only=True)

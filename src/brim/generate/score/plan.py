@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from brim.core.errors import LengthError
 from brim.core.fill import Fill
 from brim.plan.grouping.group import group_sorted
-from brim.plan.packing import pack
+from brim.plan.packing.pack import pack
 
 LayoutName = Literal["tree", "bucket", "one"]
 CALL = 4

@@ -1,0 +1,1 @@
+"""Pack sequences into rows of fixed capacity: `brim.plan.packing.pack`."""

@@ -1,0 +1,507 @@
+/* The loops of packing that NumPy cannot express as whole-array operations: best fit, first fit, and the knapsack of the search for patterns.
+ *
+ * Everything here has a twin in Python or NumPy beside its caller (best_fit.py, first_fit.py, knapsack.py), which is the reference in the
+ * tests and does the work where this file was not compiled. Buffers are int32 unless said otherwise, and are never resized.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Best fit, longest first, of a histogram.
+ *
+ * A group is a run of rows that hold the same lengths; groups with the same room left are a stack. An event puts `copies` sequences of one
+ * length into each row of a group. The distinct rooms are kept in a sorted array if there can only be few of them, and else in a tree of
+ * bits with 64 children to a node. */
+typedef struct { int32_t row, rows, held, next; } Group;
+typedef struct { int32_t row, last_row, copies, slot, copy; } Event;
+enum { FEW_ROOMS = 1024, MOST_LEVELS = 6, NONE = -1 };
+
+typedef struct {
+    Group *group;
+    Event *event;
+    Py_ssize_t groups, group_room, events, event_room;
+    int32_t unused;                 /* groups that can be used again, as a list */
+    int32_t capacity, shortest;
+    int32_t *top;                   /* by room: the stack of its groups; or beside `room`, if rooms are an array */
+    int32_t *room, rooms;           /* distinct rooms, ascending */
+    uint64_t *bits[MOST_LEVELS];
+    Py_ssize_t words[MOST_LEVELS];
+    int levels, failed;
+} Walk;
+
+static int start_walk(Walk *walk, int32_t capacity, int32_t shortest, Py_ssize_t n)
+{
+    memset(walk, 0, sizeof *walk);
+    walk->capacity = capacity;
+    walk->shortest = shortest;
+    walk->unused = NONE;
+    walk->group_room = walk->event_room = n < 64 ? n + 4 : 64;
+    walk->group = malloc(walk->group_room * sizeof(Group));
+    walk->event = malloc(walk->event_room * sizeof(Event));
+    if (n + 1 < FEW_ROOMS || capacity - shortest < FEW_ROOMS - 1) {
+        Py_ssize_t most = n + 2 < FEW_ROOMS ? n + 2 : FEW_ROOMS;
+        walk->room = malloc(2 * most * sizeof(int32_t));
+        walk->top = walk->room ? walk->room + most : NULL;
+    } else {
+        Py_ssize_t bits = (Py_ssize_t)capacity + 1, total = 0;
+        do {
+            bits = walk->words[walk->levels++] = bits / 64 + 1;
+            total += bits;
+        } while (bits > 1 && walk->levels < MOST_LEVELS);
+        walk->top = malloc(((size_t)capacity + 1) * sizeof(int32_t)); /* read only where a bit is set */
+        walk->bits[0] = calloc(total, sizeof(uint64_t));
+        for (int level = 1; level < walk->levels && walk->bits[0]; level++)
+            walk->bits[level] = walk->bits[level - 1] + walk->words[level - 1];
+    }
+    return walk->group && walk->event && walk->top && (walk->room || walk->bits[0]);
+}
+
+static void end_walk(Walk *walk)
+{
+    free(walk->group);
+    free(walk->event);
+    free(walk->room ? walk->room : walk->top);
+    free(walk->bits[0]);
+}
+
+/* The smallest room of at least `length`, or -1; `*stack` is where the stack of its groups begins. */
+static int32_t find_room(Walk *walk, int32_t length, int32_t **stack)
+{
+    if (walk->room) {
+        int32_t low = 0, high = walk->rooms;
+        while (low < high) {
+            int32_t middle = (low + high) / 2;
+            if (walk->room[middle] < length)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        *stack = walk->top + low;
+        return low < walk->rooms ? walk->room[low] : NONE;
+    }
+    Py_ssize_t at = length;
+    for (int level = 0; level < walk->levels; level++) {
+        if (at >> 6 < walk->words[level]) {
+            uint64_t word = walk->bits[level][at >> 6] >> (at & 63);
+            if (word) {
+                at += __builtin_ctzll(word);
+                while (level--)
+                    at = (at << 6) + __builtin_ctzll(walk->bits[level][at]);
+                *stack = walk->top + at;
+                return (int32_t)at;
+            }
+        }
+        at = (at >> 6) + 1;
+    }
+    return NONE;
+}
+
+static void remove_room(Walk *walk, int32_t room, int32_t *stack)
+{
+    if (walk->room) {
+        Py_ssize_t at = stack - walk->top, behind = --walk->rooms - at;
+        memmove(walk->room + at, walk->room + at + 1, behind * sizeof(int32_t));
+        memmove(stack, stack + 1, behind * sizeof(int32_t));
+        return;
+    }
+    Py_ssize_t at = room;
+    for (int level = 0; level < walk->levels; level++, at >>= 6)
+        if (walk->bits[level][at >> 6] &= ~(1ULL << (at & 63)))
+            break;
+}
+
+/* Put a group on the stack of its room. */
+static void push(Walk *walk, int32_t room, int32_t row, int32_t rows, int32_t held)
+{
+    int32_t number = walk->unused, *stack = NULL;
+    if (number != NONE) {
+        walk->unused = walk->group[number].next;
+    } else {
+        if (walk->groups == walk->group_room) {
+            Group *more = realloc(walk->group, 2 * walk->group_room * sizeof(Group));
+            if (!more) {
+                walk->failed = 1;
+                return;
+            }
+            walk->group = more;
+            walk->group_room *= 2;
+        }
+        number = (int32_t)walk->groups++;
+    }
+    if (find_room(walk, room, &stack) != room) {
+        if (walk->room) {
+            Py_ssize_t at = stack - walk->top, behind = walk->rooms++ - at;
+            memmove(walk->room + at + 1, walk->room + at, behind * sizeof(int32_t));
+            memmove(stack + 1, stack, behind * sizeof(int32_t));
+            walk->room[at] = room;
+        } else {
+            Py_ssize_t at = room;
+            for (int level = 0; level < walk->levels; level++, at >>= 6)
+                walk->bits[level][at >> 6] |= 1ULL << (at & 63);
+            stack = walk->top + room;
+        }
+        *stack = NONE;
+    }
+    walk->group[number] = (Group){row, rows, held, *stack};
+    *stack = number;
+}
+
+static void record(Walk *walk, int32_t row, int32_t rows, int32_t copies, int32_t slot)
+{
+    if (walk->events == walk->event_room) {
+        Event *more = realloc(walk->event, 2 * walk->event_room * sizeof(Event));
+        if (!more) {
+            walk->failed = 1;
+            return;
+        }
+        walk->event = more;
+        walk->event_room *= 2;
+    }
+    walk->event[walk->events++] = (Event){row, row + rows - 1, copies, slot, 0};
+}
+
+/* Pack `count` sequences of one length, shorter than all before; return the number of rows then. `size` gets the sequences of each row. */
+static int32_t take_length(Walk *walk, int32_t length, int32_t count, int32_t most, int32_t num_rows, int64_t *size)
+{
+    while (count && !walk->failed) {
+        int32_t row, rows, held, copies, *stack, room = find_room(walk, length, &stack), number = NONE;
+        if (room != NONE) {
+            number = *stack;
+            row = walk->group[number].row;
+            rows = walk->group[number].rows;
+            held = walk->group[number].held;
+        } else { /* no row has room: open as many as are needed */
+            room = walk->capacity;
+            copies = room / length < most ? room / length : most;
+            row = num_rows;
+            rows = (int32_t)(((int64_t)count + copies - 1) / copies);
+            held = 0;
+            num_rows += rows;
+        }
+        copies = room / length;
+        copies = copies > count ? count : copies;
+        copies = copies > most - held ? most - held : copies;
+        int32_t filled = count / copies;
+        if (filled >= rows) {
+            filled = rows;
+            if (number != NONE) {
+                *stack = walk->group[number].next;
+                walk->group[number].next = walk->unused;
+                walk->unused = number;
+                if (*stack == NONE)
+                    remove_room(walk, room, stack);
+            }
+        } else if (number != NONE) {
+            walk->group[number].row += filled;
+            walk->group[number].rows -= filled;
+        } else {
+            push(walk, room, row + filled, rows - filled, held);
+        }
+        record(walk, row, filled, copies, held);
+        count -= filled * copies;
+        held += copies;
+        room -= copies * length;
+        for (int32_t each = 0; each < filled; each++)
+            size[row + each] = held;
+        if (room >= walk->shortest && held < most)
+            push(walk, room, row, filled, held);
+    }
+    return num_rows;
+}
+
+typedef struct { uint32_t key; int32_t sequence; } Keyed;
+
+/* Sort by key, stable; `spare` has room for as many. Returns where the result is. */
+static Keyed *sort_keyed(Keyed *keyed, Keyed *spare, Py_ssize_t n, uint32_t highest)
+{
+    if (n <= 64) {
+        for (Py_ssize_t i = 1; i < n; i++) {
+            Keyed one = keyed[i];
+            Py_ssize_t at = i;
+            for (; at > 0 && keyed[at - 1].key > one.key; at--)
+                keyed[at] = keyed[at - 1];
+            keyed[at] = one;
+        }
+        return keyed;
+    }
+    int bits = n < 4096 ? 8 : 11;
+    for (int shift = 0; shift < 32 && highest >> shift; shift += bits) {
+        Py_ssize_t count[2048] = {0}, before = 0;
+        const uint32_t mask = (1u << bits) - 1;
+        for (Py_ssize_t i = 0; i < n; i++)
+            count[keyed[i].key >> shift & mask]++;
+        for (uint32_t digit = 0; digit <= mask; digit++) {
+            Py_ssize_t here = count[digit];
+            count[digit] = before;
+            before += here;
+        }
+        for (Py_ssize_t i = 0; i < n; i++)
+            spare[count[keyed[i].key >> shift & mask]++] = keyed[i];
+        Keyed *sorted = spare;
+        spare = keyed;
+        keyed = sorted;
+    }
+    return keyed;
+}
+
+static void add_up(int64_t *ptr, Py_ssize_t rows)
+{
+    ptr[0] = 0;
+    for (Py_ssize_t row = 0; row < rows; row++)
+        ptr[row + 1] += ptr[row];
+}
+
+/* Few sequences for the range of their lengths: they are sorted, and take the places of the events one after the other. */
+static Py_ssize_t pack_sorted(Walk *walk, const int32_t *lengths, const int32_t *order, Py_ssize_t n, int32_t longest, int32_t most,
+                              int32_t *out, int64_t *ptr)
+{
+    Keyed *keyed = malloc(2 * n * sizeof(Keyed));
+    if (!keyed)
+        return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
+        keyed[i] = (Keyed){(uint32_t)(longest - (length ? length : 1)), sequence};
+    }
+    const Keyed *sorted = sort_keyed(keyed, keyed + n, n, (uint32_t)(longest - walk->shortest));
+    int32_t rows = 0;
+    for (Py_ssize_t i = 0, next; i < n; i = next) {
+        for (next = i + 1; next < n && sorted[next].key == sorted[i].key; next++)
+            ;
+        rows = take_length(walk, longest - (int32_t)sorted[i].key, (int32_t)(next - i), most, rows, ptr + 1);
+    }
+    add_up(ptr, walk->failed ? 0 : rows);
+    Py_ssize_t i = 0;
+    for (Py_ssize_t at = 0; at < walk->events && !walk->failed; at++) {
+        const Event *event = walk->event + at;
+        for (int32_t row = event->row; row <= event->last_row; row++)
+            for (int32_t copy = 0; copy < event->copies; copy++)
+                out[ptr[row] + event->slot + copy] = sorted[i++].sequence;
+    }
+    free(keyed);
+    return walk->failed ? -1 : rows;
+}
+
+/* Many sequences: they are counted, and each takes the next free place of its length. */
+static Py_ssize_t pack_counted(Walk *walk, const int32_t *lengths, const int32_t *order, Py_ssize_t n, int32_t longest, int32_t most,
+                               int32_t *out, int64_t *ptr)
+{
+    const int32_t shortest = walk->shortest;
+    int32_t *event_of = calloc((size_t)longest - shortest + 1, sizeof(int32_t)), rows = 0; /* at first, the count of each length */
+    if (!event_of)
+        return -1;
+    for (Py_ssize_t i = 0; i < n; i++)
+        event_of[(lengths[i] ? lengths[i] : 1) - shortest]++;
+    for (int32_t length = longest; length >= shortest && !walk->failed; length--) {
+        const int32_t count = event_of[length - shortest];
+        event_of[length - shortest] = (int32_t)walk->events;
+        if (count)
+            rows = take_length(walk, length, count, most, rows, ptr + 1);
+    }
+    add_up(ptr, walk->failed ? 0 : rows);
+    for (Py_ssize_t i = 0; i < n && !walk->failed; i++) {
+        const int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
+        int32_t *mine = event_of + ((length ? length : 1) - shortest);
+        Event *event = walk->event + *mine;
+        out[ptr[event->row] + event->slot + event->copy] = sequence;
+        if (++event->copy == event->copies) {
+            event->copy = 0;
+            if (event->row++ == event->last_row)
+                ++*mine;
+        }
+    }
+    free(event_of);
+    return walk->failed ? -1 : rows;
+}
+
+/* best_fit(lengths, order, capacity, most, out, ptr:int64) -> number of rows, or -1
+ *
+ * Fills `out` with the sequences of the rows, and `ptr`, with room for one row per sequence, with where rows begin. -1: a length is
+ * negative or above the capacity. An empty sequence takes up one token. `order` is empty, or the order in which sequences arrive.
+ */
+static PyObject *best_fit(PyObject *self, PyObject *args)
+{
+    Py_buffer lengths_, order_, out_, ptr_;
+    int capacity, most;
+    if (!PyArg_ParseTuple(args, "y*y*iiw*w*", &lengths_, &order_, &capacity, &most, &out_, &ptr_))
+        return NULL;
+    const int32_t *lengths = lengths_.buf, *order = order_.len ? order_.buf : NULL;
+    const Py_ssize_t n = lengths_.len / (Py_ssize_t)sizeof(int32_t);
+    const int uneven = out_.len != lengths_.len || ptr_.len != (n + 1) * (Py_ssize_t)sizeof(int64_t) || capacity < 1 || most < 1 ||
+                       (order && order_.len != lengths_.len);
+    int32_t shortest = INT32_MAX, longest = 0;
+    Py_ssize_t rows = 0;
+    int fits = 1, failed = 0;
+    if (!uneven) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; i++) {
+            shortest = lengths[i] < shortest ? lengths[i] : shortest;
+            longest = lengths[i] > longest ? lengths[i] : longest;
+        }
+        fits = n == 0 || (shortest >= 0 && longest <= capacity);
+        *(int64_t *)ptr_.buf = 0;
+        if (n && fits) {
+            Walk walk;
+            shortest = shortest ? shortest : 1;
+            longest = longest ? longest : 1;
+            failed = !start_walk(&walk, capacity, shortest, n);
+            if (!failed) {
+                rows = ((longest - shortest) / 16 > n ? pack_sorted : pack_counted)(&walk, lengths, order, n, longest, most, out_.buf,
+                                                                                    ptr_.buf);
+                failed = rows < 0;
+            }
+            end_walk(&walk);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&lengths_);
+    PyBuffer_Release(&order_);
+    PyBuffer_Release(&out_);
+    PyBuffer_Release(&ptr_);
+    if (failed)
+        return PyErr_NoMemory();
+    if (uneven) {
+        PyErr_SetString(PyExc_ValueError, "the columns do not have a place for every sequence, or a limit is not positive");
+        return NULL;
+    }
+    return PyLong_FromSsize_t(fits ? rows : -1);
+}
+
+/* is_order(order) -> whether it holds each of 0 to its length - 1 once */
+static PyObject *is_order(PyObject *self, PyObject *args)
+{
+    Py_buffer order_;
+    if (!PyArg_ParseTuple(args, "y*", &order_))
+        return NULL;
+    const int32_t *order = order_.buf;
+    const Py_ssize_t n = order_.len / (Py_ssize_t)sizeof(int32_t);
+    uint64_t *seen = calloc(n / 64 + 1, sizeof(uint64_t));
+    int is = seen != NULL;
+    for (Py_ssize_t i = 0; i < n && is; i++) {
+        const uint32_t one = (uint32_t)order[i];
+        is = one < (size_t)n && !(seen[one >> 6] >> (one & 63) & 1);
+        if (is)
+            seen[one >> 6] |= 1ULL << (one & 63);
+    }
+    PyBuffer_Release(&order_);
+    if (!seen)
+        return PyErr_NoMemory();
+    free(seen);
+    return PyBool_FromLong(is);
+}
+
+/* first_fit(lengths, order, capacity, most, out) -> number of rows
+ *
+ * A tournament tree over the rows holds the largest room below each node; descending to the left whenever it has room finds the oldest
+ * row. The tree doubles when the rows outgrow it. A row with `most` sequences has no room.
+ */
+static PyObject *first_fit(PyObject *self, PyObject *args)
+{
+    Py_buffer lengths_, order_, out_;
+    int capacity, most;
+    if (!PyArg_ParseTuple(args, "y*y*iiw*", &lengths_, &order_, &capacity, &most, &out_))
+        return NULL;
+    const int32_t *lengths = lengths_.buf, *order = order_.len ? order_.buf : NULL;
+    int32_t *out = out_.buf;
+    Py_ssize_t n = out_.len / sizeof(int32_t), leaves = 1024, rows = 0;
+    int32_t *room = calloc(2 * leaves, sizeof(int32_t)), *held = calloc(leaves, sizeof(int32_t));
+    int failed = !room || !held;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < n && !failed; i++) {
+        int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
+        Py_ssize_t node = 1;
+        if (room[1] >= length) {
+            while (node < leaves)
+                node = 2 * node + (room[2 * node] < length);
+        } else {
+            if (rows == leaves) {
+                int32_t *wider = calloc(4 * leaves, sizeof(int32_t)), *more = realloc(held, 2 * leaves * sizeof(int32_t));
+                held = more ? more : held;
+                if (!wider || !more) {
+                    free(wider);
+                    failed = 1;
+                    break;
+                }
+                for (Py_ssize_t k = 0; k < leaves; k++) {
+                    wider[2 * leaves + k] = room[leaves + k];
+                    held[leaves + k] = 0;
+                }
+                leaves *= 2;
+                for (Py_ssize_t k = leaves - 1; k > 0; k--)
+                    wider[k] = wider[2 * k] > wider[2 * k + 1] ? wider[2 * k] : wider[2 * k + 1];
+                free(room);
+                room = wider;
+            }
+            node = leaves + rows++;
+            room[node] = capacity;
+        }
+        Py_ssize_t row = node - leaves;
+        out[i] = (int32_t)row;
+        room[node] = ++held[row] == most ? 0 : room[node] - length;
+        for (node /= 2; node > 0; node /= 2)
+            room[node] = room[2 * node] > room[2 * node + 1] ? room[2 * node] : room[2 * node + 1];
+    }
+    Py_END_ALLOW_THREADS
+    free(room);
+    free(held);
+    PyBuffer_Release(&lengths_);
+    PyBuffer_Release(&order_);
+    PyBuffer_Release(&out_);
+    return failed ? PyErr_NoMemory() : PyLong_FromSsize_t(rows);
+}
+
+/* knapsack(width, value:int64, best:int64)
+ *
+ * best[c] becomes the greatest value of items with a total width of at most c; each item can be taken any number of times.
+ */
+static PyObject *knapsack(PyObject *self, PyObject *args)
+{
+    Py_buffer width_, value_, best_;
+    if (!PyArg_ParseTuple(args, "y*y*w*", &width_, &value_, &best_))
+        return NULL;
+    const int32_t *width = width_.buf;
+    const int64_t *value = value_.buf;
+    int64_t *best = best_.buf;
+    const Py_ssize_t items = width_.len / (Py_ssize_t)sizeof(int32_t), places = best_.len / (Py_ssize_t)sizeof(int64_t);
+    int right = value_.len == items * (Py_ssize_t)sizeof(int64_t);
+    for (Py_ssize_t item = 0; item < items && right; item++)
+        right = width[item] > 0 && value[item] >= 0;
+    if (right) {
+        Py_BEGIN_ALLOW_THREADS
+        memset(best, 0, best_.len);
+        for (Py_ssize_t item = 0; item < items; item++) {
+            const Py_ssize_t wide = width[item];
+            const int64_t worth = value[item];
+            for (Py_ssize_t at = wide; at < places && worth; at++) {
+                const int64_t with = best[at - wide] + worth;
+                best[at] = with > best[at] ? with : best[at];
+            }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&width_);
+    PyBuffer_Release(&value_);
+    PyBuffer_Release(&best_);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "every item needs a positive width and a value of at least 0");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"best_fit", best_fit, METH_VARARGS, "The rows of best fit, longest first."},
+    {"is_order", is_order, METH_VARARGS, "Whether numbers are a permutation."},
+    {"first_fit", first_fit, METH_VARARGS, "The row of every sequence, oldest row with room first."},
+    {"knapsack", knapsack, METH_VARARGS, "The greatest value of every width."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "brim.plan.packing._kernel", NULL, 0, methods};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&module);
+}

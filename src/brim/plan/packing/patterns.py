@@ -1,0 +1,191 @@
+"""Patterns that fill rows, and how often each is used: the linear programme of the cutting-stock problem.
+
+A pattern says how many sequences of each length share a row. Gilmore and Gomory (1961) choose the patterns, and how
+often each is used, such that every length has enough places and the rows are the fewest, where a pattern can be used
+any fraction of a time. There are far too many patterns to list, so they are generated: the simplex method works with
+those that are known, the dual values say what a place for each length is worth, and a knapsack finds the patterns that
+are worth more than a row. Where there is none, the solution is optimal.
+
+Dual values also give a lower bound at any time (Farley 1990). They are rounded to integers for the knapsack, so the
+bound is exact. Everything else is computed element by element, in an order that does not depend on the machine or on
+NumPy's version; and work is counted instead of time. So the same input gives the same patterns everywhere.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brim.core.progress import silent
+from brim.plan.packing.knapsack import Knapsack
+
+ONE = 1 << 40
+"""The value of a row, for the knapsack."""
+LEAST_GAIN = 1e-7
+"""A pattern is worth using if it is worth more than a row by this share."""
+SMOOTHING = 0.8
+"""Share of the best dual values so far in those that the knapsack gets: they swing less, which saves rounds."""
+Report = Callable[[int, int], None]
+"""Called during a search with the rows that the solution so far needs, fractions added up, and their lower bound."""
+STEP_WORK = 30_000
+"""Work of one step of the simplex method beside that of its matrix: about as many operations in the time it takes."""
+
+
+@dataclass
+class Work:
+    """Operations that may still be done."""
+
+    left: int
+
+    def spend(self, amount: int) -> None:
+        self.left -= amount
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Items, and how many of each."""
+
+    items: NDArray[np.int64]
+    copies: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Solution:
+    patterns: list[Pattern]
+    times: NDArray[np.float64]
+    """How often each pattern is used, with fractions."""
+    value: NDArray[np.int64]
+    greatest: int
+    """A row of these items has at most `greatest` of `value`, so `value` divided by it bounds the rows from below."""
+
+
+def find_patterns(
+    width: NDArray[np.int32],
+    demand: NDArray[np.int64],
+    capacity: int,
+    most: int | None,
+    work: Work,
+    *,
+    close: float,
+    enough: float = 0.0,
+    report: Report | None = None,
+) -> Solution:
+    """Return patterns for items of these widths that give `demand` places to each.
+
+    The search ends when the solution is optimal, within a share `close` of the lower bound, when `enough` rows or fewer
+    are needed, or when `work` is used up.
+    """
+    report = report or silent
+    simplex = Simplex(width, demand, capacity, most)
+    known: set[tuple[int, ...]] = set()
+    bound, value, greatest = 0.0, np.zeros(len(width), np.int64), ONE
+    center = width / capacity
+    smoothing = SMOOTHING
+    pool = _Pool()
+    while work.left > 0:
+        mixed = smoothing * center + (1 - smoothing) * simplex.dual
+        tried = (np.clip(mixed, 0, 1) * ONE).astype(np.int64)
+        knapsack = Knapsack(width, tried, capacity, most)
+        work.spend(len(width) * (capacity + 1) * (most or 1) + 20_000 * len(width))
+        total = sum(worth * places for worth, places in zip(tried.tolist(), demand.tolist(), strict=True))
+        reached = total / max(knapsack.greatest, 1)
+        if reached > bound:
+            bound, value, greatest, center = reached, tried, knapsack.greatest, mixed
+        report(math.ceil(simplex.rows), math.ceil(bound - 1e-6))
+        if simplex.rows <= max(bound * (1 + close), enough):
+            break
+        each = knapsack.with_each()
+        worth = np.flatnonzero(each > ONE + ONE // 10**6)
+        best_first = worth[np.argsort(-each[worth], kind="stable")]
+        pool.add(list(_patterns(knapsack, best_first, known)))
+        steps = simplex.improve(pool, work)
+        if steps == 0:
+            if smoothing == 0:
+                break
+            smoothing = 0.0
+        else:
+            smoothing = SMOOTHING
+    return Solution(simplex.patterns, simplex.times, value, greatest)
+
+
+def _patterns(knapsack: Knapsack, firsts: NDArray[np.int64], known: set[tuple[int, ...]]) -> Iterator[Pattern]:
+    for first in firsts.tolist():
+        items = tuple(sorted(knapsack.items(first)))
+        if items not in known:
+            known.add(items)
+            copies = Counter(items)
+            yield Pattern(np.array(list(copies)), np.array(list(copies.values())))
+
+
+class _Pool:
+    """Patterns that may be worth using, as columns of equal length."""
+
+    MOST = 4000
+
+    def __init__(self) -> None:
+        self.patterns: list[Pattern] = []
+        self._items: list[NDArray[np.int64]] = []
+        self._copies: list[NDArray[np.float64]] = []
+
+    def add(self, patterns: list[Pattern]) -> None:
+        self.patterns = (self.patterns + patterns)[-self.MOST :]
+        longest = max((len(pattern.items) for pattern in self.patterns), default=0)
+        items, copies = np.zeros((longest, len(self.patterns)), np.int64), np.zeros((longest, len(self.patterns)))
+        for at, pattern in enumerate(self.patterns):
+            items[: len(pattern.items), at], copies[: len(pattern.items), at] = pattern.items, pattern.copies
+        self._items, self._copies = list(items), list(copies)
+
+    def worth(self, dual: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = np.zeros(len(self.patterns))
+        for items, copies in zip(self._items, self._copies, strict=True):
+            total += dual[items] * copies
+        return total
+
+
+class Simplex:
+    """The revised simplex method. At first, each item has a pattern of its own."""
+
+    def __init__(self, width: NDArray[np.int32], demand: NDArray[np.int64], capacity: int, most: int | None) -> None:
+        number = capacity // width.astype(np.int64)
+        number = number if most is None else np.minimum(number, most)
+        self.patterns = [Pattern(np.array([item]), np.array([many])) for item, many in enumerate(number.tolist())]
+        self.times = demand / number
+        self.dual = 1 / number
+        self._inverse = np.diag(1 / number)  # transposed: of the matrix whose columns are the patterns
+
+    @property
+    def rows(self) -> float:
+        return float(np.cumsum(self.times)[-1])
+
+    def improve(self, pool: _Pool, work: Work) -> int:
+        """Use patterns of the pool while that saves rows; return the number of steps."""
+        steps = 0
+        while work.left > 0 and pool.patterns:
+            worth = pool.worth(self.dual)
+            best = int(worth.argmax())
+            if worth[best] <= 1 + LEAST_GAIN:
+                break
+            self._use(pool.patterns[best], float(worth[best]))
+            work.spend(2 * len(self.dual) ** 2 + STEP_WORK + 4 * len(worth) * 4)
+            steps += 1
+        return steps
+
+    def _use(self, pattern: Pattern, worth: float) -> None:
+        change = np.zeros(len(self.dual))
+        for item, copies in zip(pattern.items.tolist(), pattern.copies.tolist(), strict=True):
+            change += copies * self._inverse[item]
+        shrinking = np.flatnonzero(change > 1e-9)
+        ratio = self.times[shrinking] / change[shrinking]
+        leaves = int(shrinking[int(ratio.argmin())])
+        row = self._inverse[:, leaves] / change[leaves]
+        much = max(self.times[leaves] / change[leaves], 0.0)
+        self.times -= much * change
+        self.times[leaves] = much
+        self.dual += (1 - worth) * row
+        touched = np.flatnonzero(row)
+        self._inverse[touched] -= row[touched, None] * change
+        self._inverse[:, leaves] = row
+        self.patterns[leaves] = pattern
