@@ -6,9 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.errors import LengthError, OptionError
-from brim.plan import packing
 from brim.plan.config import PackingConfig, PackingMode
-from brim.plan.packing import PackingMetrics, pack
+from brim.plan.packing import best_fit, first_fit, knapsack
+from brim.plan.packing import pack as packing
+from brim.plan.packing.metrics import PackingMetrics
+from brim.plan.packing.pack import pack
+
+KERNELS = (best_fit, first_fit, knapsack, packing)
 
 CAPACITY = 24
 lengths = st.lists(st.integers(1, CAPACITY), max_size=60).map(lambda values: np.array(values, np.int32))
@@ -61,6 +65,36 @@ def test_best_fit_needs_as_many_rows_as_its_definition(lengths):
     assert len(pack(lengths, CAPACITY)) == len(naive(lengths, "best_fit"))
 
 
+@given(
+    st.sampled_from([1, 24, 2000, 100_000, 2**31 - 1]).flatmap(
+        lambda capacity: st.tuples(
+            st.just(capacity),
+            st.lists(st.integers(0, capacity) | st.integers(capacity // 3, capacity // 2), max_size=150),
+        )
+    ),
+    most,
+)
+def test_few_sequences_of_many_lengths_are_sorted_and_packed_as_if_they_were_counted(drawn, most):
+    capacity, lengths = drawn[0], np.array(drawn[1], np.int32)
+    rows = pack(lengths, capacity, max_sequences=most)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best_fit, "kernel", None)
+        assert as_lists(pack(lengths, capacity, max_sequences=most)) == as_lists(rows)
+
+
+@pytest.mark.parametrize("capacity", [1023, 1024, 5000, 131_072])
+def test_rooms_are_found_the_same_way_in_an_array_and_in_a_tree_of_bits(capacity):
+    random = np.random.default_rng(capacity)
+    for shortest in (1, capacity // 2, capacity - 1000):
+        lengths = random.integers(shortest, capacity + 1, 3000).astype(np.int32)
+        rows = pack(lengths, capacity)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(best_fit, "kernel", None)
+            slow = pack(lengths, capacity)
+        assert np.array_equal(rows.order, slow.order)
+        assert np.array_equal(rows.ptr, slow.ptr)
+
+
 @given(lengths, modes, most, st.randoms(use_true_random=False))
 def test_the_kernel_agrees_with_its_twin(lengths, mode, most, random):
     order = list(range(len(lengths)))
@@ -68,14 +102,15 @@ def test_the_kernel_agrees_with_its_twin(lengths, mode, most, random):
     for arrivals in (None, np.array(order, np.int32)):
         fast = pack(lengths, CAPACITY, mode=mode, max_sequences=most, order=arrivals)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing, "kernel", None)
+            for module in KERNELS:
+                patch.setattr(module, "kernel", None)
             slow = pack(lengths, CAPACITY, mode=mode, max_sequences=most, order=arrivals)
         assert as_lists(fast) == as_lists(slow)
 
 
 def test_the_kernel_is_compiled_here():
     """`make test` has a C compiler; without this the comparison above would compare the twin with itself."""
-    assert packing.kernel is not None
+    assert all(module.kernel is not None for module in KERNELS)
 
 
 @given(lengths, st.randoms(use_true_random=False))

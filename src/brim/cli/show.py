@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 width_option = click.option(
     "--width",
@@ -100,8 +103,22 @@ def human(number: float) -> str:
     return f"{number:.1f}T"
 
 
+class Counting:
+    """A bar that counts: called with the number of parts done, and of all."""
+
+    def __init__(self, progress: "Progress", task: "TaskID") -> None:
+        self._progress, self._task = progress, task
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def describe(self, what: str) -> None:
+        """Change the words beside the bar."""
+        self._progress.update(self._task, description=what)
+
+
 @contextmanager
-def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, None]:
+def counting_progress(what: str) -> Generator[Counting, None, None]:
     """Show a bar that counts on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -114,8 +131,7 @@ def counting_progress(what: str) -> Generator[Callable[[int, int], None], None, 
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield Counting(progress, progress.add_task(what, total=None))
 
 
 @contextmanager

@@ -19,17 +19,30 @@ from brim.plan.edges import optimal_widths
 from brim.plan.epoch_columns import EpochColumns
 from brim.plan.grouping.group import Grouping, Groups, group_rows
 from brim.plan.grouping.version_1 import group_rows_1
-from brim.plan.packing import Rows, pack
+from brim.plan.packing.bounds import lower_bound
+from brim.plan.packing.optimal import PatternSearch
+from brim.plan.packing.pack import pack
+from brim.plan.packing.rows import Rows
 from brim.plan.units import Units
+from brim.plan.version_1 import packing_1
 
 ALGORITHM = 2
 """Version of the planner, part of every plan's fingerprint. Incremented when the same inputs give another plan."""
+
+
+class Packed(NamedTuple):
+    """The number of rows that units were packed into, and a lower bound: no packing needs fewer."""
+
+    rows: int
+    bound: int
 
 
 class BuiltEpoch(NamedTuple):
     columns: EpochColumns
     dropped: NDArray[np.int32]
     """Units that `drop_last` left out."""
+    packed: Packed | None = None
+    """None: units are not packed."""
 
 
 def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
@@ -48,13 +61,23 @@ def choose_buckets(units: Units, config: BatchingConfig) -> BucketSpec | None:
 
 
 def build_epoch(
-    units: Units, config: BatchingConfig, buckets: BucketSpec | None, epoch: int, *, algorithm: int = ALGORITHM
+    units: Units,
+    config: BatchingConfig,
+    buckets: BucketSpec | None,
+    epoch: int,
+    *,
+    algorithm: int = ALGORITHM,
+    search: PatternSearch | None = None,
 ) -> BuiltEpoch:
     """Plan one epoch. Every unit is in exactly one microbatch, or in `dropped`.
 
-    An older `algorithm` gives the epoch that its version of the planner gave, for plans that are on disk.
+    Epochs of one plan share a `search`, which remembers the patterns that it found. An older `algorithm` gives the
+    epoch that its version of the planner gave, for plans that are on disk.
     """
-    rows = _pack_rows(units, config.packing, config, epoch) if config.packing is not None else None
+    rows = None
+    if config.packing is not None:
+        packing = packing_1(config.packing) if algorithm == 1 else config.packing
+        rows = _pack_rows(units, packing, config, epoch, search or PatternSearch(packing.time_limit))
     lengths = at_least_one(units.length)
     if rows is not None:
         lengths = rows.totals(lengths).astype(np.int32)
@@ -98,10 +121,11 @@ def build_epoch(
             columns.unit[columns.row_ptr[:-1] if columns.seq_ptr is None else columns.seq_ptr[columns.row_ptr[:-1]]]
         )
     dropped = groups.dropped.astype(np.int32) if rows is None else rows.order[gather(rows.ptr, groups.dropped)[0]]
-    return BuiltEpoch(columns.take(order), np.sort(dropped))
+    packed = None if rows is None else Packed(len(rows), rows.bound or 0)
+    return BuiltEpoch(columns.take(order), np.sort(dropped), packed)
 
 
-def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epoch: int) -> Rows:
+def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epoch: int, search: PatternSearch) -> Rows:
     """Pack the units of each group separately.
 
     With `shuffle`, units arrive in another order in every epoch, so other ones of equal length share a row.
@@ -113,17 +137,28 @@ def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epo
     )
     arrivals = shuffled.astype(np.int32)
     if units.group is None:
-        return pack(
-            units.length, packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences, order=arrivals
-        )
-    orders, ptrs, end = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0
-    for group in np.unique(units.group):
+        return _packed(units.length, arrivals, packing, search)
+    orders, ptrs, end, bound = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0, 0
+    groups = np.unique(units.group)
+    part = search.part(1 / len(groups))
+    for group in groups:
         members = arrivals[units.group[arrivals] == group]
-        rows = pack(units.length[members], packing.max_length, mode=packing.mode, max_sequences=packing.max_sequences)
+        rows = _packed(units.length[members], None, packing, part)
         orders.append(members[rows.order])
         ptrs.append(rows.ptr[1:] + end)
         end += len(members)
-    return Rows(np.concatenate(orders), np.concatenate(ptrs))
+        bound += rows.bound or 0
+    return Rows(np.concatenate(orders), np.concatenate(ptrs), bound)
+
+
+def _packed(
+    lengths: NDArray[np.int32], arrivals: NDArray[np.int32] | None, packing: PackingConfig, search: PatternSearch
+) -> Rows:
+    """Pack units of one group, and say how many rows they need at least."""
+    capacity, most = packing.max_length, packing.max_sequences
+    rows = pack(lengths, capacity, mode=packing.mode, max_sequences=most, order=arrivals, search=search)
+    bound = lower_bound(lengths, capacity, max_sequences=most) if rows.bound is None else rows.bound
+    return replace(rows, bound=bound)
 
 
 def at_least_one(lengths: NDArray[np.int32]) -> NDArray[np.int32]:

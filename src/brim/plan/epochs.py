@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from brim.core.errors import DataError, OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.progress import Progress, silent
 from brim.data.lengths import LengthCache
 from brim.plan.buckets import BucketSpec
-from brim.plan.build import ALGORITHM, BuiltEpoch, build_epoch, choose_buckets
+from brim.plan.build import ALGORITHM, BuiltEpoch, Packed, build_epoch, choose_buckets
 from brim.plan.config import BatchingConfig
 from brim.plan.epoch import Origin
 from brim.plan.epoch_columns import EpochColumns
+from brim.plan.packing.optimal import PatternSearch
 from brim.plan.units import Counts, Units, make_units
 from brim.plan.version_1 import later_options, plan_fingerprint_1
 
@@ -39,13 +41,22 @@ class Epochs(Origin, Protocol):
 
     def dropped(self, epoch: int) -> NDArray[np.int32]: ...
     def num_microbatches(self, epoch: int) -> int: ...
+    def packed(self, epoch: int) -> Packed | None:
+        """Return the number of rows that units were packed into, if it is known."""
+        ...
 
 
 class BuiltEpochs:
     """Epochs that are built in memory when they are used; the last one is cached."""
 
     def __init__(
-        self, table: LengthCache, config: BatchingConfig, num_epochs: int, *, algorithm: int = ALGORITHM
+        self,
+        table: LengthCache,
+        config: BatchingConfig,
+        num_epochs: int,
+        *,
+        algorithm: int = ALGORITHM,
+        report: Progress = silent,
     ) -> None:
         if len(table) == 0:
             raise DataError("there are no samples to plan: the length table is empty")
@@ -59,6 +70,7 @@ class BuiltEpochs:
                 f"{config.limit}"
             )
         self.buckets = choose_buckets(self.units, config)
+        self._search = None if config.packing is None else PatternSearch(config.packing.time_limit, report)
         self._last: tuple[int, BuiltEpoch] | None = None
         self._fingerprint: str | None = None
 
@@ -85,9 +97,14 @@ class BuiltEpochs:
     def num_microbatches(self, epoch: int) -> int:
         return len(self.parts(epoch))
 
+    def packed(self, epoch: int) -> Packed | None:
+        return self._built(epoch).packed
+
     def _built(self, epoch: int) -> BuiltEpoch:
         if self._last is None or self._last[0] != epoch:
-            built = build_epoch(self.units, self._config, self.buckets, epoch, algorithm=self.algorithm)
+            built = build_epoch(
+                self.units, self._config, self.buckets, epoch, algorithm=self.algorithm, search=self._search
+            )
             self._last = (epoch, built)
         return self._last[1]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brim.core.display import facts_html
 from brim.core.errors import MismatchError, OptionError
+from brim.core.progress import Progress, silent
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
 from brim.plan.buckets import BucketSpec
@@ -71,12 +72,14 @@ class BatchPlan:
         *,
         num_epochs: int = 1,
         algorithm: int = ALGORITHM,
+        report: Progress = silent,
     ) -> "BatchPlan":
         """Plan `num_epochs` epochs. A mapping is planned in the order of its ids, so the order of a dict does not
         matter.
 
         Args:
             algorithm: Version of the planner. An earlier one gives the plan that it gave when it was the newest.
+            report: Called while patterns for packed rows are searched, with the rows so far and their lower bound.
 
         Raises:
             LengthError: A sample does not fit and `config.overflow` is "error".
@@ -87,7 +90,8 @@ class BatchPlan:
             raise OptionError(f"algorithm must lie between 1 and {ALGORITHM}, got {algorithm}")
         config = config or BatchingConfig()
         table = LengthCache.from_lengths(lengths)  # pyright: ignore[reportArgumentType]
-        return cls(BuiltEpochs(table, config, num_epochs, algorithm=algorithm), config, num_epochs)
+        epochs = BuiltEpochs(table, config, num_epochs, algorithm=algorithm, report=report)
+        return cls(epochs, config, num_epochs)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "BatchPlan":

@@ -30,10 +30,11 @@ from brim.core.lock import locked
 from brim.core.progress import Progress
 from brim.data.lengths import LengthCache, fingerprint_1
 from brim.plan.buckets import BucketSpec
-from brim.plan.build import ALGORITHM, build_epoch
+from brim.plan.build import ALGORITHM, Packed, build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.deal import Deal
 from brim.plan.epoch_columns import EpochColumns
+from brim.plan.packing.optimal import PatternSearch
 from brim.plan.plan import BatchPlan, Share
 from brim.plan.units import Counts, StoredUnits, UnitReader, Units, make_units, units_fingerprint, whole_samples
 
@@ -131,7 +132,8 @@ def write_plan(
         meta = {"epoch": epoch, "fingerprint": columns.fingerprint}
         stored = {**columns.columns, "dropped": Column.of(dropped)}
         write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, stored, blocks=True)
-        epochs.append(_epoch_entry(columns, view.deal, dropped.size))
+        packed = plan.epochs.packed(epoch) if whole else None
+        epochs.append(_epoch_entry(columns, view.deal, dropped.size, packed))
     algorithm = plan.epochs.algorithm
     index = {
         "algorithm": algorithm,
@@ -156,7 +158,7 @@ def _table_fingerprint(table: LengthCache, algorithm: int) -> str:
     return fingerprint_1(table) if algorithm == 1 else table.fingerprint
 
 
-def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int) -> dict[str, Any]:
+def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int, packed: Packed | None) -> dict[str, Any]:
     return {
         "microbatches": deal.total,
         "sequences": len(columns.unit),
@@ -165,6 +167,7 @@ def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int) -> dict[str, A
         "dropped": dropped,
         "remainder": {"null": deal.nulls, "dropped": deal.dropped, "repeated": deal.repeated},
         "fingerprint": columns.fingerprint,
+        "packed": None if packed is None else packed._asdict(),
     }
 
 
@@ -227,6 +230,7 @@ class StoredEpochs:
         self._table: LengthCache | None = None
         self._units: Units | None = None
         self._unit_reader: UnitReader | None = None
+        self._search = None if config.packing is None else PatternSearch(config.packing.time_limit)
         self._last: tuple[int, Parts] | None = None
         needed = [epoch_file(epoch) for epoch in range(len(index["epochs"]))]
         for name in [*needed, UNITS] if index.get("units") else needed:
@@ -309,14 +313,22 @@ class StoredEpochs:
     def dropped(self, epoch: int) -> NDArray[np.int32]:
         return self._parts(epoch).dropped.whole
 
+    def packed(self, epoch: int) -> Packed | None:
+        if self.lazy:
+            return self._parts(epoch).packed
+        found = self.index["epochs"][epoch].get("packed")
+        return None if found is None else Packed(**found)
+
     def _parts(self, epoch: int) -> "Parts":
         if self._last is None or self._last[0] != epoch:
             self._last = (epoch, self._build(epoch) if self.lazy else self._read(epoch))
         return self._last[1]
 
     def _build(self, epoch: int) -> "Parts":
-        built = build_epoch(self.units, self._config, self.buckets, epoch, algorithm=self.algorithm)
-        return Parts(built.columns, Column.of(built.dropped))
+        built = build_epoch(
+            self.units, self._config, self.buckets, epoch, algorithm=self.algorithm, search=self._search
+        )
+        return Parts(built.columns, Column.of(built.dropped), built.packed)
 
     def _read(self, epoch: int) -> "Parts":
         path = self.directory / epoch_file(epoch)
@@ -345,8 +357,8 @@ class StoredEpochs:
         return found
 
     def _verify_epoch(self, epoch: int) -> None:
-        columns, dropped = self._read(epoch)
-        _ = columns.whole, dropped.whole
+        parts = self._read(epoch)
+        _ = parts.columns.whole, parts.dropped.whole
 
     def _verify_units(self) -> None:
         for column in self._read_units().values():
@@ -362,6 +374,7 @@ class Parts(NamedTuple):
     columns: EpochColumns
     dropped: Column
     """Units that `drop_last` left out."""
+    packed: Packed | None = None
 
 
 def is_plan(path: Path) -> bool:

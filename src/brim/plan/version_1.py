@@ -4,12 +4,12 @@ Plans on disk keep the fingerprint that they were made with, and are verified ag
 then: the columns of lengths as a whole, and the options that existed.
 """
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from brim.core.fingerprint import fingerprint
 from brim.data.lengths import LengthCache, fingerprint_1
-from brim.plan.config import BatchingConfig, PackingConfig
+from brim.plan.config import BatchingConfig, PackingConfig, PackingMode
 
 OPTIONS = (
     "token_budget",
@@ -42,9 +42,15 @@ def identity_1(config: BatchingConfig) -> dict[str, Any]:
     """
     values = asdict(config)
     options = {name: values[name] for name in OPTIONS if (name, values[name]) != ("shuffle", True)}
-    if options["packing"] is not None:
-        options["packing"] = {name: options["packing"][name] for name in PACKING}
+    if config.packing is not None:
+        packing = asdict(packing_1(config.packing))
+        options["packing"] = {name: packing[name] for name in PACKING}
     return options | later_options(config)
+
+
+def packing_1(packing: PackingConfig) -> PackingConfig:
+    """Return the options of packing as version 1 understands them: its default was best fit, without a search."""
+    return replace(packing, mode=PackingMode.BEST_FIT) if packing.mode is PackingMode.AUTO else packing
 
 
 def later_options(config: BatchingConfig) -> dict[str, Any]:
@@ -52,6 +58,8 @@ def later_options(config: BatchingConfig) -> dict[str, Any]:
     found = {name: value for name, value in _set_options(config) if name not in OPTIONS}
     if config.packing is not None:
         found |= {f"packing.{name}": value for name, value in _set_options(config.packing) if name not in PACKING}
+        if config.packing.mode is PackingMode.OPTIMAL:
+            found["packing.mode"] = str(PackingMode.OPTIMAL)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from brim.cli.options import config_from, planning_options
+from brim.cli.plan.packed import packed_facts
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
@@ -40,8 +41,12 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     from brim.plan.plan import BatchPlan
     from brim.plan.store import read_index
 
-    plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs)
     with counting_progress("planning epochs") as progress:
+
+        def report(rows: int, bound: int) -> None:
+            progress.describe(f"planning epochs (packing: {rows:,} rows, at least {bound:,})")
+
+        plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs, report=report)
         plan.save(output, lazy=lazy, progress=progress)
     counts = plan.counts
     facts: dict[str, Any] = {"written": output, "samples": counts.samples - counts.skipped, "epochs": epochs}
@@ -50,6 +55,7 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
         fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
         facts |= {"microbatches in epoch 0": stored[0]["microbatches"], "tokens in epoch 0": stored[0]["tokens"]}
         facts |= {"padding": f"{fill.waste:.2%}", "dropped in epoch 0": stored[0]["dropped"]}
+        facts |= packed_facts(plan, 0)
     if plan.buckets is not None:
         facts["buckets"] = ",".join(str(width) for width in plan.buckets.widths)
     left_out = {

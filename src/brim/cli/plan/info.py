@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.plan.packed import packed_facts
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
@@ -31,7 +32,7 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     """Show the contents of a plan.
 
     "meet again" is the share of pairs of samples in a microbatch that also share one in the next epoch: the lower, the
-    more random.
+    more random. "above their lower bound" is the share of packed rows that a better packing could save at most.
 
     \b
     Examples:
@@ -47,7 +48,8 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     plan = BatchPlan.load(path)
     if world_size is not None:
         plan = plan.shard(rank or 0, world_size)
-    facts, epochs = _facts(plan), [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]
+    facts = {**_facts(plan), **packed_facts(plan, 0)}
+    epochs = [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]
     first = plan.get_epoch(0)
     microbatches = [_microbatch(first, index) for index in range(min(show_batches, len(first)))]
     groups = _groups(plan)

@@ -180,7 +180,7 @@ quiet_flag = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 
 BATCHING = (
     "bucket_edges", "num_buckets", "predictable", "overflow", "overflow_max",
-    "pack_max_len", "pack_mode", "pack_max_sequences", "pad_to_multiple", "max_sequences",
+    "pack_max_len", "pack_mode", "pack_max_sequences", "pack_time_limit", "pad_to_multiple", "max_sequences",
     "window", "window_padding", "shuffle", "drop_last", "microbatches_per_step", "cost", "measured", "remainder",
     "tokens_per_step",
 )  # fmt: skip

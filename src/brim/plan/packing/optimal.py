@@ -1,8 +1,8 @@
 """Pack into nearly the fewest rows that are possible, by patterns.
 
 Best fit needs up to a tenth more rows than necessary where lengths are near a third or a quarter of the capacity, or
-few. Here patterns for whole rows are found (`patterns.py`). Lengths are first rounded up to at most `CLASSES` widths, so
-that the search takes seconds for any number of sequences. Each pattern is used as many whole times as the solution
+few. Here patterns for whole rows are found (`patterns.py`). Lengths are first rounded up to at most `CLASSES` widths,
+so that the search takes seconds for any number of sequences. Each pattern is used as many whole times as the solution
 says; the sequences that remain, less than one row for each class, are solved again on their own, and so on. Best fit
 packs the last of them, and everything, if that takes no more rows.
 
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from brim.core.arrays import count_values, order_by
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
+from brim.core.progress import Progress, silent
 from brim.plan.edges import widths_for_counts
 from brim.plan.packing.best_fit import best_fit
 from brim.plan.packing.bounds import bound_of_counts
-from brim.plan.packing.patterns import Pattern, Report, Solution, Work, find_patterns
+from brim.plan.packing.patterns import Pattern, Solution, Work, find_patterns
 from brim.plan.packing.rows import Rows
 
 CLASSES = 288
@@ -65,32 +66,34 @@ class Found:
 class PatternSearch:
     """Searches for patterns. The results are remembered, so all epochs of a plan cost one search."""
 
-    def __init__(self, seconds: float = SECONDS, report: Report | None = None) -> None:
+    def __init__(self, seconds: float = SECONDS, report: Progress = silent) -> None:
         """`seconds` is the upper limit of the work of one search, in seconds of a typical core. Work is counted, not
         timed, so that the same lengths give the same rows on every machine. 0: no search, but the rows of best fit.
+        `report` is called during a search with the rows of the solution so far, and their lower bound.
         """
         if not 0 <= seconds < math.inf:
             raise OptionError(f"the time limit of the search for patterns must be at least 0 and finite, got {seconds}")
         self._work, self._report = int(seconds * PER_SECOND), report
         self._known: dict[str, Found] = {}
 
-    def find(self, sizes: NDArray[np.int32], capacity: int, most: int | None, share: float = 1.0) -> Found:
-        """Return the best rows for sequences of these sizes, which descend. `share` is the part of the time limit that
-        may be used.
-        """
-        work = int(self._work * share)
-        key = fingerprint(sizes=sizes, limits=[capacity, most, work])
+    def part(self, share: float) -> "PatternSearch":
+        """Return a search with this share of the time limit. Both remember the results of both."""
+        part = PatternSearch(report=self._report)
+        part._work, part._known = int(self._work * share), self._known
+        return part
+
+    def find(self, sizes: NDArray[np.int32], capacity: int, most: int | None) -> Found:
+        """Return the best rows for sequences of these sizes, which descend."""
+        key = fingerprint(sizes=sizes, limits=[capacity, most, self._work])
         if key not in self._known:
-            self._known[key] = _Levels(sizes, capacity, most, Work(work), self._report).found()
+            self._known[key] = _Levels(sizes, capacity, most, Work(self._work), self._report).found()
         return self._known[key]
 
 
 class _Levels:
     """One search. Each level solves what the levels before could not place."""
 
-    def __init__(
-        self, sizes: NDArray[np.int32], capacity: int, most: int | None, work: Work, report: Report | None
-    ) -> None:
+    def __init__(self, sizes: NDArray[np.int32], capacity: int, most: int | None, work: Work, report: Progress) -> None:
         self._sizes = sizes
         self._capacity = capacity
         self._work = work
@@ -140,9 +143,15 @@ class _Levels:
         width = np.minimum(-(-widths // grid), capacity).astype(np.int32)
         first = self._num_rows == 0
         enough = self.bound * (1 + CLOSE / 2) if first else 0.0
-        report = self._report if first else None
         solution = find_patterns(
-            width, demand, capacity, self._most, self._work, close=CLOSE, enough=enough, report=report
+            width,
+            demand,
+            capacity,
+            self._most,
+            self._work,
+            close=CLOSE,
+            enough=enough,
+            report=lambda rows: self._report(self._num_rows + rows, self.bound),
         )
         if first:
             self.bound = max(self.bound, _bound(solution, width, values // grid, counts))

@@ -28,8 +28,6 @@ LEAST_GAIN = 1e-7
 """A pattern is worth using if it is worth more than a row by this share."""
 SMOOTHING = 0.8
 """Share of the best dual values so far in those that the knapsack gets: they swing less, which saves rounds."""
-Report = Callable[[int, int], None]
-"""Called during a search with the rows that the solution so far needs, fractions added up, and their lower bound."""
 STEP_WORK = 30_000
 """Work of one step of the simplex method beside that of its matrix: about as many operations in the time it takes."""
 
@@ -71,14 +69,13 @@ def find_patterns(
     *,
     close: float,
     enough: float = 0.0,
-    report: Report | None = None,
+    report: Callable[[int], object] = silent,
 ) -> Solution:
     """Return patterns for items of these widths that give `demand` places to each.
 
     The search ends when the solution is optimal, within a share `close` of the lower bound, when `enough` rows or fewer
-    are needed, or when `work` is used up.
+    are needed, or when `work` is used up. `report` is called with the rows that the solution so far needs.
     """
-    report = report or silent
     simplex = Simplex(width, demand, capacity, most)
     known: set[tuple[int, ...]] = set()
     bound, value, greatest = 0.0, np.zeros(len(width), np.int64), ONE
@@ -94,7 +91,7 @@ def find_patterns(
         reached = total / max(knapsack.greatest, 1)
         if reached > bound:
             bound, value, greatest, center = reached, tried, knapsack.greatest, mixed
-        report(math.ceil(simplex.rows), math.ceil(bound - 1e-6))
+        report(math.ceil(simplex.rows))
         if simplex.rows <= max(bound * (1 + close), enough):
             break
         each = knapsack.with_each()
