@@ -2,15 +2,13 @@
 
 A rank waits for the slowest one of its step, so what counts is the ratio between the costs of microbatches, not their
 unit. A cost is linear in the slots that are paid for (rows times width) and in the squared lengths that attention sees.
-NumPy is not imported here: commands check their options before they load anything heavy.
+Neither NumPy nor json nor pathlib is imported here: commands show and check their options before they load anything.
 """
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from brim.core.errors import DataError, OptionError
@@ -108,6 +106,9 @@ def _model_config(config: Any) -> tuple[Mapping[str, Any], str]:
         return cast(Mapping[str, Any], config), "the config"
     if not isinstance(config, str | os.PathLike):
         return cast(Mapping[str, Any], config.to_dict()), type(config).__name__
+    import json
+    from pathlib import Path
+
     path = Path(cast("str | os.PathLike[str]", config))
     path = path / "config.json" if path.is_dir() else path
     try:

@@ -1,6 +1,5 @@
 """`brim plan build` and `brim plan shard`: write plans."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,6 @@ from brim.cli.options import config_from, planning_options
 from brim.cli.plan.packed import packed_facts
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
-from brim.core.fill import Fill
 
 
 @click.command()
@@ -37,6 +35,9 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     config = config_from(options)
     if epochs < 1:
         raise OptionError(f"the number of epochs must be at least 1, got {epochs}")
+    from pathlib import Path
+
+    from brim.core.fill import Fill
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
     from brim.plan.store import read_index
