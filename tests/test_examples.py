@@ -32,6 +32,7 @@ FACTS = {
         "FIRST_FIT",
         "BEST_FIT",
         "GREEDY",
+        "OPTIMAL",
         "every sample is in exactly one of",
         "segment_ids [1 1 1 1 2 2 2 3 3 0 0]",
         "positions   [0 1 2 3 0 1 2 0 1 0 0]",
