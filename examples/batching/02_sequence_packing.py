@@ -41,7 +41,7 @@ for mode, rows in packed.items():
 assert len(packed[PackingMode.OPTIMAL]) <= len(packed[PackingMode.BEST_FIT]) <= len(packed[PackingMode.FIRST_FIT])
 print(
     "FIRST_FIT keeps the order of arrival, for streams; BEST_FIT and GREEDY place the longest first and need fewer "
-    "rows;\nOPTIMAL searches for patterns of whole rows, and AUTO does so where that may save more than 0.5% of the rows"
+    "rows;\nOPTIMAL searches for patterns of whole rows, and AUTO does so where that may save more than 0.5% of them"
 )
 
 # 3. Every sample is in exactly one row, whole.
