@@ -1,7 +1,7 @@
-/* The inner loops of packing, of cutting microbatches and of choosing bucket edges that NumPy cannot express as whole-array operations.
+/* The inner loops of cutting microbatches and of choosing bucket edges that NumPy cannot express as whole-array operations.
  *
- * Everything here has a twin in plain Python or NumPy (brim/plan/packing.py, brim/plan/grouping/, brim/plan/edges.py), which is the reference in the tests and does the work
- * where this file was not compiled. Arguments are checked there; buffers are int32 unless said otherwise, and are never resized.
+ * Everything here has a twin in plain Python or NumPy (brim/plan/grouping/, brim/plan/edges.py), which is the reference in the tests and
+ * does the work where this file was not compiled. Arguments are checked there; buffers are int32 unless said otherwise, and are never resized.
  */
 
 #define PY_SSIZE_T_CLEAN
