@@ -7,11 +7,12 @@ says; the sequences that remain, less than one row for each class, are solved ag
 packs the last of them, and everything, if that takes no more rows.
 
 The search depends on the lengths alone. Which of the sequences of a class takes which place is decided by the order in
-which they arrive (`Found.rows`).
+which they arrive (`Places.rows`).
 """
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,17 +42,13 @@ PER_SECOND = 2_000_000_000
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best rows that a search found: of ranks, which are the places of sequences in the order of their lengths."""
+class Places:
+    """Rows of ranks, which are the places of sequences in the order of their lengths."""
 
     order: NDArray[np.int32]
     ptr: NDArray[np.int64]
     block: NDArray[np.int32]
     """By rank: sequences of one block can take each other's places."""
-    bound: int
-    """A number of rows such that no packing needs fewer."""
-    best_fit: bool = False
-    """The rows are those of best fit."""
 
     def rows(self, by_rank: NDArray[np.int32], arrival: NDArray[np.int64] | None) -> Rows:
         """Return the rows of sequences, given in the order of their lengths. `arrival` says when each arrived."""
@@ -60,7 +57,16 @@ class Found:
             arrived = by_rank[order_by(self.block, arrival[by_rank])]
             by_rank = np.empty_like(by_rank)
             by_rank[places] = arrived
-        return Rows(by_rank[self.order], self.ptr, self.bound)
+        return Rows(by_rank[self.order], self.ptr)
+
+
+class Found(NamedTuple):
+    """What a search found."""
+
+    places: Places | None
+    """None: best fit needs as few rows."""
+    bound: int
+    """A number of rows such that no packing needs fewer."""
 
 
 class PatternSearch:
@@ -115,9 +121,9 @@ class _Levels:
             closed = self._closed()
             if len(closed.ptr) < len(best.ptr):
                 best = closed
-        return Found(best.order, best.ptr, best.block, self.bound, best is alone)
+        return Found(None if best is alone else best, self.bound)
 
-    def _closed(self) -> Found:
+    def _closed(self) -> Places:
         """Return the rows so far, and those of best fit for the rest."""
         sizes = self._sizes[self._rest]
         rest = best_fit(sizes, None, self._capacity, self._most or 2**31 - 1)
@@ -126,7 +132,7 @@ class _Levels:
         block = self._block.copy()
         block[self._rest] = self._blocks + (sizes.max(initial=0) - sizes)
         order = np.concatenate([*self._order, self._rest[rest.order]])
-        return Found(order, np.append(0, np.cumsum(lengths)), block, 0)
+        return Places(order, np.append(0, np.cumsum(lengths)), block)
 
     def _solve(self) -> None:
         sizes = self._sizes[self._rest]
@@ -166,7 +172,7 @@ class _Levels:
     def _use(self, solution: Solution, members: list[NDArray[np.int32]]) -> None:
         """Make rows of whole uses of patterns, of the longest members of each class."""
         used = [0] * len(members)
-        times = np.floor(solution.times + 1e-6).astype(np.int64)
+        times = np.maximum(np.floor(solution.times + 1e-6), 0).astype(np.int64)
         for pattern, wanted in zip(solution.patterns, times.tolist(), strict=True):
             self._make_rows(pattern, min(wanted, *self._left(pattern, members, used)), members, used)
         if not times.any():  # few sequences are left

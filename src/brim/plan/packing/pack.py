@@ -4,6 +4,7 @@ Packing sees lengths and nothing else: an array of lengths goes in, and for ever
 end to end in it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,16 +89,16 @@ def _pack_by_patterns(
     if mode is PackingMode.AUTO:
         bound = lower_bound(sizes, capacity, max_sequences=most)
         if len(rows) <= bound * TOO_MANY:
-            return Rows(rows.order, rows.ptr, bound)
+            return replace(rows, bound=bound)
     by_rank = longest_first(sizes, arrivals)
     found = search.find(sizes[by_rank], capacity, most)
-    if found.best_fit:
-        return Rows(rows.order, rows.ptr, found.bound)
-    if arrivals is None:
-        return found.rows(by_rank, None)
-    arrival = np.empty(len(arrivals), np.int64)
-    arrival[arrivals] = np.arange(len(arrivals))
-    return found.rows(by_rank, arrival)
+    if found.places is not None:
+        arrival = None
+        if arrivals is not None:
+            arrival = np.empty(len(arrivals), np.int64)
+            arrival[arrivals] = np.arange(len(arrivals))
+        rows = found.places.rows(by_rank, arrival)
+    return replace(rows, bound=found.bound)
 
 
 def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]:

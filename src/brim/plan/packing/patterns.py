@@ -28,8 +28,10 @@ LEAST_GAIN = 1e-7
 """A pattern is worth using if it is worth more than a row by this share."""
 SMOOTHING = 0.8
 """Share of the best dual values so far in those that the knapsack gets: they swing less, which saves rounds."""
-STEP_WORK = 30_000
-"""Work of one step of the simplex method beside that of its matrix: about as many operations in the time it takes."""
+STEP_WORK, PATTERN_WORK = 30_000, 20_000
+"""Work of one step of the simplex method beside that of its arrays, and of making one pattern."""
+PATIENCE = 20
+"""Rounds without a better solution or bound, after which the search ends: steps may then go round in circles."""
 
 
 @dataclass
@@ -79,17 +81,20 @@ def find_patterns(
     simplex = Simplex(width, demand, capacity, most)
     known: set[tuple[int, ...]] = set()
     bound, value, greatest = 0.0, np.zeros(len(width), np.int64), ONE
-    center = width / capacity
+    center = width / capacity  # if space is all that counts
     smoothing = SMOOTHING
     pool = _Pool()
-    while work.left > 0:
+    idle = 0
+    while work.left > 0 and idle < PATIENCE:
+        idle += 1
         mixed = smoothing * center + (1 - smoothing) * simplex.dual
         tried = (np.clip(mixed, 0, 1) * ONE).astype(np.int64)
         knapsack = Knapsack(width, tried, capacity, most)
-        work.spend(len(width) * (capacity + 1) * (most or 1) + 20_000 * len(width))
+        work.spend(len(width) * (capacity + 1) * (most or 1) + PATTERN_WORK * len(width))
         total = sum(worth * places for worth, places in zip(tried.tolist(), demand.tolist(), strict=True))
         reached = total / max(knapsack.greatest, 1)
         if reached > bound:
+            idle = 0 if reached > bound * (1 + LEAST_GAIN) else idle
             bound, value, greatest, center = reached, tried, knapsack.greatest, mixed
         report(math.ceil(simplex.rows))
         if simplex.rows <= max(bound * (1 + close), enough):
@@ -98,13 +103,13 @@ def find_patterns(
         worth = np.flatnonzero(each > ONE + ONE // 10**6)
         best_first = worth[np.argsort(-each[worth], kind="stable")]
         pool.add(list(_patterns(knapsack, best_first, known)))
+        before = simplex.rows
         steps = simplex.improve(pool, work)
-        if steps == 0:
-            if smoothing == 0:
-                break
-            smoothing = 0.0
-        else:
-            smoothing = SMOOTHING
+        idle = 0 if simplex.rows < before * (1 - LEAST_GAIN) else idle
+        if steps == 0 and smoothing == 0:
+            break
+        # Where the mixed values lead to no pattern, those of the solution itself decide whether there is one.
+        smoothing = 0.0 if steps == 0 else SMOOTHING
     return Solution(simplex.patterns, simplex.times, value, greatest)
 
 
@@ -130,10 +135,16 @@ class _Pool:
     def add(self, patterns: list[Pattern]) -> None:
         self.patterns = (self.patterns + patterns)[-self.MOST :]
         longest = max((len(pattern.items) for pattern in self.patterns), default=0)
-        items, copies = np.zeros((longest, len(self.patterns)), np.int64), np.zeros((longest, len(self.patterns)))
+        items = np.zeros((longest, len(self.patterns)), np.int64)
+        copies = np.zeros((longest, len(self.patterns)))
         for at, pattern in enumerate(self.patterns):
-            items[: len(pattern.items), at], copies[: len(pattern.items), at] = pattern.items, pattern.copies
+            items[: len(pattern.items), at] = pattern.items
+            copies[: len(pattern.items), at] = pattern.copies
         self._items, self._copies = list(items), list(copies)
+
+    @property
+    def cells(self) -> int:
+        return len(self._items) * len(self.patterns)
 
     def worth(self, dual: NDArray[np.float64]) -> NDArray[np.float64]:
         total = np.zeros(len(self.patterns))
@@ -155,22 +166,24 @@ class Simplex:
 
     @property
     def rows(self) -> float:
-        return float(np.cumsum(self.times)[-1])
+        return float(np.cumsum(self.times)[-1])  # in order, unlike np.sum
 
     def improve(self, pool: _Pool, work: Work) -> int:
         """Use patterns of the pool while that saves rows; return the number of steps."""
-        steps = 0
-        while work.left > 0 and pool.patterns:
+        steps = stalled = 0
+        while work.left > 0 and pool.patterns and stalled < 4 * len(self.dual) + 100:
             worth = pool.worth(self.dual)
             best = int(worth.argmax())
             if worth[best] <= 1 + LEAST_GAIN:
                 break
-            self._use(pool.patterns[best], float(worth[best]))
-            work.spend(2 * len(self.dual) ** 2 + STEP_WORK + 4 * len(worth) * 4)
+            much = self._use(pool.patterns[best], float(worth[best]))
+            stalled = 0 if much > 0 else stalled + 1
+            work.spend(2 * len(self.dual) ** 2 + STEP_WORK + 4 * pool.cells)
             steps += 1
         return steps
 
-    def _use(self, pattern: Pattern, worth: float) -> None:
+    def _use(self, pattern: Pattern, worth: float) -> float:
+        """Use a pattern as often as possible, in place of another one; return how often."""
         change = np.zeros(len(self.dual))
         for item, copies in zip(pattern.items.tolist(), pattern.copies.tolist(), strict=True):
             change += copies * self._inverse[item]
@@ -186,3 +199,4 @@ class Simplex:
         self._inverse[touched] -= row[touched, None] * change
         self._inverse[:, leaves] = row
         self.patterns[leaves] = pattern
+        return much
