@@ -8,10 +8,11 @@ A truncated or altered file is detected by the header's count and fingerprint. A
 by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read without these checks.
 
 Many lines are parsed at once, and become columns before the next ones are read. Lines that do not all have the same
-keys, or have anything wrong about them, are parsed one by one, which finds the line that is wrong.
+keys and spaces, or have anything wrong about them, are parsed one by one, which finds the line that is wrong.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,9 @@ from brim.data.lengths import FORMAT, FORMAT_1, LengthCache, checked_axes, finge
 
 BLOCK = 10_000
 BLOCK_BYTES = 1 << 17
+MARKS = (b"null", b"true", b"false")
+"""Marks before the second, third and fourth value of a line. Keys in another order leave marks in another order."""
+SPACE = rb"[ \t\r]*"
 
 
 def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
@@ -132,28 +136,75 @@ class Values(NamedTuple):
 
 def _parse_block(text: bytes) -> Values | None:
     """Return the values of lines that are parsed at once, or None unless they all have the keys of the first, in its
-    order, and only valid values.
+    order and with its spaces, and only valid values.
 
-    What stands between two values is replaced by a null, and what ends a line by two, so that all values form one
-    list. No other null is in it. So if as many as were put in are where they belong, then none fell into a string or a
-    bracket that its line did not close, and every line is a row by itself.
+    What stands between two values is replaced by a mark, a null before the second value and others before those that
+    follow, and what ends a line by two nulls, so that all values form one list. No other mark is in it. So if as many
+    lines as there were have all marks where they belong, then none fell into a string or a bracket that its line did
+    not close, and every line is a row by itself.
     """
     text = text.removesuffix(b"\n")
-    try:
-        keys = [orjson.dumps(key) for key in orjson.loads(text[: text.find(b"\n") + 1] or text)]
-        if not text.startswith(b"{%b:" % keys[0]) or not text.endswith(b"}") or b"null" in text:
-            return None
-        inside = text[len(keys[0]) + 2 : -1].replace(b"}\n{%b:" % keys[0], b",null,null,")
-        for key in keys[1:]:
-            inside = inside.replace(b",%b:" % key, b",null,")
-        values = orjson.loads(b"[%b]" % inside)
-    except (orjson.JSONDecodeError, TypeError, IndexError):  # no JSON, or no object
+    frame = _Frame.of(text[: text.find(b"\n") + 1].removesuffix(b"\n") or text)
+    if frame is None or not text.startswith(frame.opening) or not text.endswith(frame.closing):
         return None
-    stride = 2 * len(keys) + 1
-    lines = (len(values) + 2) // stride
-    columns = {orjson.loads(key): values[2 * place :: stride] for place, key in enumerate(keys)}
-    whole = len(values) + 2 == lines * stride and values.count(None) == lines * (len(keys) + 1) - 2
+    marks = MARKS[: max(len(frame.between), 1)]
+    if any(mark in text for mark in marks):
+        return None
+    inside = text[len(frame.opening) : -len(frame.closing)]
+    inside = inside.replace(b"%b\n%b" % (frame.closing, frame.opening), b",null,null,")
+    for between, mark in zip(frame.between, marks, strict=False):
+        inside = inside.replace(between, b",%b," % mark)
+    try:
+        values = orjson.loads(b"[%b]" % inside)
+    except orjson.JSONDecodeError:
+        return None
+    lines, stride = text.count(b"\n") + 1, 2 * len(frame.keys) + 1
+    columns = {key: values[2 * place :: stride] for place, key in enumerate(frame.keys)}
+    whole = len(values) == lines * stride - 2 and _are_marked(values, len(frame.between), stride, lines)
     return Values.of(columns) if whole and _are_valid(columns) else None
+
+
+class _Frame(NamedTuple):
+    """What stands around the values of a line."""
+
+    keys: list[str]
+    opening: bytes
+    """All up to the first value."""
+    between: list[bytes]
+    """What is before each other value; spaces before a comma or behind a colon can stay where they are."""
+    closing: bytes
+
+    @classmethod
+    def of(cls, line: bytes) -> "_Frame | None":
+        """Return the frame of this line; None if it is no object, has too many keys, or writes them with escapes."""
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            return None
+        if not isinstance(row, dict) or not 0 < len(row) <= len(MARKS) + 1:
+            return None
+        keys: list[str] = list(row)
+        patterns = [
+            rb"%b%b%b%b:" % (SPACE + rb"\{" if place == 0 else b",", SPACE, re.escape(orjson.dumps(key)), SPACE)
+            for place, key in enumerate(keys)
+        ]
+        opening = re.match(patterns[0], line)
+        between = [re.search(pattern, line) for pattern in patterns[1:]]
+        if opening is None or None in between:
+            return None
+        return cls(keys, opening[0], [found[0] for found in between if found], line[line.rindex(b"}") :])
+
+
+def _are_marked(values: list[Any], marks: int, stride: int, lines: int) -> bool:
+    """Whether all marks between values are where they belong, and no others are."""
+    ends = values[stride - 2 :: stride] + values[stride - 1 :: stride]
+    if ends.count(None) != len(ends) or len(ends) != 2 * (lines - 1):
+        return False
+    for place in range(marks):
+        found, mark = values[2 * place + 1 :: stride], (None, True, False)[place]
+        if set(map(type, found)) != {type(mark)} or found.count(mark) != lines:
+            return False
+    return True
 
 
 def _are_valid(columns: Mapping[str, list[Any]]) -> bool:
