@@ -188,9 +188,9 @@ print(compute_batch_fingerprint(plan.iter_epoch(1), config).fingerprint)
 GOLDEN = {
     "windows": (
         "fee9fe600fa30861eda796323690be7c",
-        "de5a23ef58da5e10cf230e6f0614f699",
-        "a67a873d9974bb25d8f0b058d4192e1b",
-        "e98742b2101a142890df763d9248b5c1",
+        "068bca35d3aa3b7b2c970fe39c128e95",
+        "48aeefd227e8be698af3b4e789914502",
+        "462d6ac83c18ab31e20d69215b70a313",
     ),
     "steps": (
         "94723711840db0762f02a622ac19b7b1",
