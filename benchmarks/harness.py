@@ -126,11 +126,10 @@ def race(
     than `shortest` seconds is called as often as it takes to fill them, and the time of one call counts.
     """
     rows = [Row(contender.name) for contender in contenders]
-    spent, calls = [0.0] * len(rows), [1] * len(rows)
-    if shortest:
-        calls = [_calls(contender, shortest) for contender in contenders]
+    spent = [0.0] * len(rows)
     gc.collect()
     gc.freeze()  # the inputs
+    calls = [_calls(contender, shortest) if shortest else 1 for contender in contenders]
     for _ in range(rounds):
         for place, (contender, row) in enumerate(zip(contenders, rows, strict=True)):
             if spent[place] > patience:

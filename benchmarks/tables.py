@@ -145,8 +145,9 @@ def padding(tables: list[Table]) -> Iterator[str]:
         "## Padding",
         "Each line is six medians from 20 to 3,000 tokens and up to four sizes of an epoch. `many`: the highest "
         "padding of an epoch of 200 microbatches or more; `few`: the highest padding of a smaller one, as a multiple "
-        "of a global sort. Peers: the mean over the data sets they were given, and brim's over the same. `meet again`: the highest "
-        "share of pairs of samples that share a microbatch in two successive epochs of 3,000 microbatches or more.",
+        "of a global sort. Peers: the mean over the data sets they were given, and brim's over the same. `meet "
+        "again`: the highest share of pairs of samples that share a microbatch in two successive epochs of 3,000 "
+        "microbatches or more.",
     )
     cells: list[Cells] = []
     for table in picked(tables, "padding"):
