@@ -50,7 +50,7 @@ class PackingMode(StrEnum):
     OPTIMAL = "optimal"
     """By patterns, which are searched until the rows are nearly the fewest possible; never more rows than best fit."""
     AUTO = "auto"
-    """Best fit; patterns where it ends more than half a per cent above a lower bound of the rows."""
+    """Best fit; patterns where it ends more than half a per cent, and more than a row, above a lower bound."""
 
 
 @dataclass(frozen=True, kw_only=True)

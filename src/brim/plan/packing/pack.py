@@ -25,8 +25,10 @@ except ImportError:  # not compiled
     kernel = None
 
 UNLIMITED = 2**31 - 1
-TOO_MANY = 1.005
-"""With AUTO, patterns are searched where best fit needs more rows than this times the lower bound."""
+TOLERATED, ROWS_TOLERATED = 0.005, 1
+"""With AUTO, patterns are searched where best fit is further above the lower bound than this share, and than this many
+rows: a single row can hardly ever be saved.
+"""
 
 
 def pack(
@@ -88,7 +90,7 @@ def _pack_by_patterns(
     assert rows is not None
     if mode is PackingMode.AUTO:
         bound = lower_bound(sizes, capacity, max_sequences=most)
-        if len(rows) <= bound * TOO_MANY:
+        if len(rows) - bound <= max(TOLERATED * bound, ROWS_TOLERATED):
             return replace(rows, bound=bound)
     by_rank = longest_first(sizes, arrivals)
     found = search.find(sizes[by_rank], capacity, most)
