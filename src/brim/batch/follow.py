@@ -20,6 +20,11 @@ from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan, Share
 from brim.plan.position import CheckpointPosition
 
+PREFETCH = 4
+"""Default number of batches that are prefetched. Both threads wait once for several of them, and each wait costs more
+than a small batch.
+"""
+
 
 class PlannedRows(list[int]):
     """The row numbers of one microbatch, for any map-style data set.
@@ -304,7 +309,7 @@ class PlanFollower(ABC, Generic[BatchT]):
     the optimizer's step.
     """
 
-    def __init__(self, sampler: PlanBatchSampler, *, prefetch: int = 2) -> None:
+    def __init__(self, sampler: PlanBatchSampler, *, prefetch: int = PREFETCH) -> None:
         if prefetch < 0:
             raise OptionError(f"prefetch must not be negative, got {prefetch}")
         self.sampler, self._prefetch = sampler, prefetch

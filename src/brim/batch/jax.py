@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brim.batch.batch import CarriesSpec
 from brim.batch.collate import arrange
-from brim.batch.follow import PlanBatchSampler, PlanFollower
+from brim.batch.follow import PREFETCH, PlanBatchSampler, PlanFollower
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
@@ -65,7 +65,7 @@ class JaxLoader(PlanFollower[JaxBatch]):
     """The batches of a plan for one rank; made by `loader`."""
 
     def __init__(
-        self, source: TokenSource, sampler: PlanBatchSampler, *, pad_id: int | None = None, prefetch: int = 2
+        self, source: TokenSource, sampler: PlanBatchSampler, *, pad_id: int | None = None, prefetch: int = PREFETCH
     ) -> None:
         super().__init__(sampler, prefetch=prefetch)
         self.shapes = shapes(sampler.plan)
@@ -99,7 +99,7 @@ def loader(
     *,
     rank: int | None = None,
     world_size: int | None = None,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     pad_id: int | None = None,
     microbatches_per_step: int | None = None,
     whole_run: bool = False,

@@ -24,7 +24,7 @@ from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.buffers import Buffers, Memory
 from brim.batch.buffers import allocate as aligned
 from brim.batch.collate import INT64, LaidOut, arrange
-from brim.batch.follow import PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.follow import PREFETCH, PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
@@ -209,7 +209,7 @@ class PlanLoader(PlanFollower[TensorBatch]):
         sampler: PlanBatchSampler,
         *,
         num_workers: int = 0,
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         pin_memory: bool = False,
         reuse: bool = False,
         multiprocessing_context: Any = None,
@@ -302,7 +302,7 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     num_workers: int = 0,
-    prefetch: int = 2,
+    prefetch: int = PREFETCH,
     pin_memory: bool = False,
     reuse: bool = False,
     flat: bool | None = None,
