@@ -162,6 +162,8 @@ def test_lengths_beyond_32_bits_are_refused_and_not_wrapped():
         pack(np.array([2**32 + 5]), 8)
     with pytest.raises(OptionError, match="negative, got -1"):
         pack(np.array([-1]), 8)
+    with pytest.raises(OptionError, match="must be integers, got an array of float64"):
+        pack(np.array([3.0, np.nan]), 8)
     with pytest.raises(OptionError, match="got 0"):
         pack(np.array([1]), 8, max_sequences=0)
     with pytest.raises(OptionError, match=r"mode must be one of .*, got 'best'"):

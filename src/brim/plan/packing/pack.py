@@ -118,6 +118,8 @@ def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]
 
 def _int32(lengths: NDArray[np.integer[Any]], capacity: int) -> NDArray[np.int32]:
     """Return the lengths as 32-bit integers. Wider ones are checked first, so that none is cut off."""
+    if lengths.dtype.kind not in "iu" and len(lengths):
+        raise OptionError(f"lengths must be integers, got an array of {lengths.dtype}")
     if lengths.dtype != np.int32 and len(lengths) and (lengths.min() < 0 or lengths.max() > capacity):
         raise _misfit(lengths, capacity)
     return np.ascontiguousarray(lengths, np.int32)
