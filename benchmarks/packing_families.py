@@ -56,9 +56,7 @@ HARMONIC = ((0.5001, 0.505), (0.3334, 0.337), (0.1429, 0.146), (0.0233, 0.026))
 FAMILIES = {
     "near thirds": family(near, 0.30, 0.36, capacity=2048, n=100_000),
     "just over a third": family(near, 0.335, 0.40, capacity=2048, n=100_000),
-    "just under a third, one length in ten a half": family(
-        few, (0.32, 0.33, 0.331, 0.5, 0.45), capacity=2048, n=100_000
-    ),
+    "thirds and halves, five lengths": family(few, (0.32, 0.33, 0.331, 0.5, 0.45), capacity=2048, n=100_000),
     "near halves": family(near, 0.45, 0.55, capacity=2048, n=100_000),
     "near quarters": family(near, 0.22, 0.28, capacity=2048, n=100_000),
     "near fifths": family(near, 0.18, 0.22, capacity=2048, n=100_000),

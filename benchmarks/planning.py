@@ -89,7 +89,7 @@ def main() -> None:
     report = Report("planning")
     race(list(contenders(report, ordinary(5_000), everybody=True)), rounds=1)  # warm-up
     most = min(max(options.sizes), 1_000_000)
-    settings = [ordinary(n) for n in options.sizes] + [short_texts(3 * most // 10), long_contexts(most // 10)]
+    settings = [ordinary(n) for n in options.sizes] + [short_texts(most), long_contexts(most // 10)]
     found: list[Target] = []
     for setting in settings:
         n = len(setting.lengths)

@@ -34,12 +34,12 @@ def main() -> None:
 
 def write_page(results: Mapping[str, Result], claims: Sequence[Mapping[str, Any]]) -> Path:
     parts = [INTRO, _machine(results)]
-    for name, sections in SECTIONS.items():
-        if name in results:
-            parts += sections(results[name]["tables"])
     if claims:
         cells = [(claim["claim"], claim["measured"], WORDS[claim["holds"]]) for claim in claims]
         parts.append("## Claims\n\n" + markdown(("claim", "measured in this run", ""), cells))
+    for name, sections in SECTIONS.items():
+        if name in results:
+            parts += sections(results[name]["tables"])
     PAGE.write_text("\n".join(parts))
     return PAGE
 
