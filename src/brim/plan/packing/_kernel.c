@@ -16,7 +16,7 @@
  * length into each row of a group. The distinct rooms are kept in a sorted array if there can only be few of them, and else in a tree of
  * bits with 64 children to a node. */
 typedef struct { int32_t row, rows, held, next; } Group;
-typedef struct { int32_t row, last_row, copies, slot, copy; } Event;
+typedef struct { int32_t row, last_row, copies, slot; } Event;
 enum { FEW_ROOMS = 1024, MOST_LEVELS = 6, NONE = -1 };
 
 typedef struct {
@@ -160,7 +160,7 @@ static void record(Walk *walk, int32_t row, int32_t rows, int32_t copies, int32_
         walk->event = more;
         walk->event_room *= 2;
     }
-    walk->event[walk->events++] = (Event){row, row + rows - 1, copies, slot, 0};
+    walk->event[walk->events++] = (Event){row, row + rows - 1, copies, slot};
 }
 
 /* Pack `count` sequences of one length, shorter than all before; return the number of rows then. `size` gets the sequences of each row. */
@@ -254,7 +254,22 @@ static void add_up(int64_t *ptr, Py_ssize_t rows)
         ptr[row + 1] += ptr[row];
 }
 
-/* Few sequences for the range of their lengths: they are sorted, and take the places of the events one after the other. */
+/* Put sequences, longest first, into the places of the events, one after the other. */
+static void put(const Walk *walk, const int32_t *sorted, int32_t *out, const int64_t *ptr)
+{
+    for (const Event *event = walk->event; event < walk->event + walk->events; event++) {
+        const int32_t copies = event->copies, slot = event->slot;
+        if (copies == 1)
+            for (int32_t row = event->row; row <= event->last_row; row++)
+                out[ptr[row] + slot] = *sorted++;
+        else
+            for (int32_t row = event->row; row <= event->last_row; row++)
+                for (int32_t copy = 0; copy < copies; copy++)
+                    out[ptr[row] + slot + copy] = *sorted++;
+    }
+}
+
+/* Few sequences for the range of their lengths: they are sorted by digits. */
 static Py_ssize_t pack_sorted(Walk *walk, const int32_t *lengths, const int32_t *order, Py_ssize_t n, int32_t longest, int32_t most,
                               int32_t *out, int64_t *ptr)
 {
@@ -265,54 +280,48 @@ static Py_ssize_t pack_sorted(Walk *walk, const int32_t *lengths, const int32_t 
         const int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
         keyed[i] = (Keyed){(uint32_t)(longest - (length ? length : 1)), sequence};
     }
-    const Keyed *sorted = sort_keyed(keyed, keyed + n, n, (uint32_t)(longest - walk->shortest));
-    int32_t rows = 0;
+    const Keyed *found = sort_keyed(keyed, keyed + n, n, (uint32_t)(longest - walk->shortest));
+    int32_t *sorted = (int32_t *)(found == keyed ? keyed + n : keyed), rows = 0;
     for (Py_ssize_t i = 0, next; i < n; i = next) {
-        for (next = i + 1; next < n && sorted[next].key == sorted[i].key; next++)
-            ;
-        rows = take_length(walk, longest - (int32_t)sorted[i].key, (int32_t)(next - i), most, rows, ptr + 1);
+        for (next = i; next < n && found[next].key == found[i].key; next++)
+            sorted[next] = found[next].sequence;
+        rows = take_length(walk, longest - (int32_t)found[i].key, (int32_t)(next - i), most, rows, ptr + 1);
     }
-    add_up(ptr, walk->failed ? 0 : rows);
-    Py_ssize_t i = 0;
-    for (Py_ssize_t at = 0; at < walk->events && !walk->failed; at++) {
-        const Event *event = walk->event + at;
-        for (int32_t row = event->row; row <= event->last_row; row++)
-            for (int32_t copy = 0; copy < event->copies; copy++)
-                out[ptr[row] + event->slot + copy] = sorted[i++].sequence;
+    if (!walk->failed) {
+        add_up(ptr, rows);
+        put(walk, sorted, out, ptr);
     }
     free(keyed);
     return walk->failed ? -1 : rows;
 }
 
-/* Many sequences: they are counted, and each takes the next free place of its length. */
+/* Many sequences: they are sorted by counting. */
 static Py_ssize_t pack_counted(Walk *walk, const int32_t *lengths, const int32_t *order, Py_ssize_t n, int32_t longest, int32_t most,
                                int32_t *out, int64_t *ptr)
 {
     const int32_t shortest = walk->shortest;
-    int32_t *event_of = calloc((size_t)longest - shortest + 1, sizeof(int32_t)), rows = 0; /* at first, the count of each length */
-    if (!event_of)
-        return -1;
-    for (Py_ssize_t i = 0; i < n; i++)
-        event_of[(lengths[i] ? lengths[i] : 1) - shortest]++;
+    int32_t *place = calloc((size_t)longest - shortest + 1, sizeof(int32_t)); /* by length: at first their number */
+    int32_t *sorted = malloc(n * sizeof(int32_t)), rows = 0, before = 0;
+    walk->failed = !place || !sorted;
+    for (Py_ssize_t i = 0; i < n && !walk->failed; i++)
+        place[(lengths[i] ? lengths[i] : 1) - shortest]++;
     for (int32_t length = longest; length >= shortest && !walk->failed; length--) {
-        const int32_t count = event_of[length - shortest];
-        event_of[length - shortest] = (int32_t)walk->events;
+        const int32_t count = place[length - shortest];
+        place[length - shortest] = before;
+        before += count;
         if (count)
             rows = take_length(walk, length, count, most, rows, ptr + 1);
     }
-    add_up(ptr, walk->failed ? 0 : rows);
-    for (Py_ssize_t i = 0; i < n && !walk->failed; i++) {
-        const int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
-        int32_t *mine = event_of + ((length ? length : 1) - shortest);
-        Event *event = walk->event + *mine;
-        out[ptr[event->row] + event->slot + event->copy] = sequence;
-        if (++event->copy == event->copies) {
-            event->copy = 0;
-            if (event->row++ == event->last_row)
-                ++*mine;
+    if (!walk->failed) {
+        for (Py_ssize_t i = 0; i < n; i++) {
+            const int32_t sequence = order ? order[i] : (int32_t)i, length = lengths[sequence];
+            sorted[place[(length ? length : 1) - shortest]++] = sequence;
         }
+        add_up(ptr, rows);
+        put(walk, sorted, out, ptr);
     }
-    free(event_of);
+    free(place);
+    free(sorted);
     return walk->failed ? -1 : rows;
 }
 
