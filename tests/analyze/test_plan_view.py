@@ -10,7 +10,6 @@ from support.reports import KINDS, plan, plans
 
 from brim import Fill, OptionError
 from brim.analyze.plan_report.view import METRICS, create_plan_view, imbalance, order_stats, waste_stats
-from brim.plan.cost import ATTENTION_SCALE
 
 worlds = st.lists(st.integers(1, 5), min_size=1, max_size=2, unique=True)
 
@@ -21,8 +20,10 @@ def attention(microbatch):
     return microbatch.batch_size * microbatch.max_len**2
 
 
-def cost(microbatch):
-    return microbatch.padded_token_count + attention(microbatch) // ATTENTION_SCALE
+def cost_of(plan):
+    """Return the function that says what a microbatch of this plan costs."""
+    scale = plan.config.cost_model.attention_scale
+    return lambda microbatch: microbatch.padded_token_count + (attention(microbatch) // scale if scale else 0)
 
 
 def in_global_order(plan, epoch, ranks):
@@ -60,7 +61,7 @@ def test_every_place_holds_the_numbers_of_the_microbatch_that_a_rank_takes(plan,
                     padding,
                     len(microbatch.samples),
                 ]
-                assert (epoch.attention[at], epoch.cost[at]) == (attention(microbatch), cost(microbatch))
+                assert (epoch.attention[at], epoch.cost[at]) == (attention(microbatch), cost_of(plan)(microbatch))
                 assert epoch.bucket[at] == microbatch.bucket_id
                 if epoch.group is not None:
                     assert plan.table.group_names[epoch.group[at]] == microbatch.group
@@ -108,7 +109,7 @@ def test_statistics_of_an_order_are_those_of_their_definitions(plan, ranks, metr
     """Also for a single rank, which sees every other microbatch only."""
     epoch = create_plan_view(plan, [ranks]).epochs[0]
     dealt, rank = epoch.dealt[ranks], ranks - 1 if alone else None
-    value = {"width": lambda m: m.max_len, "tokens": lambda m: m.token_count, "cost": cost}[metric]
+    value = {"width": lambda m: m.max_len, "tokens": lambda m: m.token_count, "cost": cost_of(plan)}[metric]
     taken = [
         (number, value(microbatch))
         for number, of, microbatch in in_global_order(plan, 0, ranks)
@@ -140,7 +141,7 @@ def test_what_ranks_cost_is_counted_step_by_step(plan, ranks):
     dealt = epoch.dealt[ranks]
     costs = defaultdict(lambda: [0] * ranks)
     for number, rank, microbatch in in_global_order(plan, 0, ranks):
-        costs[number // dealt.deal.rounds_per_step][rank] += 0 if microbatch.is_null else cost(microbatch)
+        costs[number // dealt.deal.rounds_per_step][rank] += 0 if microbatch.is_null else cost_of(plan)(microbatch)
     expected = [costs[step] for step in range(dealt.deal.steps)]
     assert dealt.step_costs(epoch.cost).tolist() == expected
     mean = sum(sum(step) / ranks for step in expected)

@@ -20,8 +20,8 @@ class Column:
 
     Example:
         >>> column = Column.of(np.array([5, 3, 4]))
-        >>> column[1], column[1:].tolist(), column[np.array([2, 0])].tolist(), len(column)
-        (3, [3, 4], [4, 5], 3)
+        >>> column[1:].tolist(), column[np.array([2, 0])].tolist(), len(column)
+        ([3, 4], [4, 5], 3)
     """
 
     def __init__(
