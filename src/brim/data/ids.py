@@ -201,6 +201,9 @@ class Ids:
             keys = self.numbers
         else:
             return None
+        ordered = np.sort(keys)
+        if not (ordered[1:] == ordered[:-1]).any():
+            return None
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         pairs: list[tuple[int, int]] = []

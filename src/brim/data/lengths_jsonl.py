@@ -28,7 +28,7 @@ from brim.data.ids import Ids, SampleId, is_id, not_an_id
 from brim.data.lengths import FORMAT, FORMAT_1, LengthCache, checked_axes, fingerprint_1, not_a_length
 
 BLOCK = 10_000
-BLOCK_BYTES = 1 << 17
+BLOCK_BYTES = 1 << 18
 MARKS = (b"null", b"true", b"false")
 """Marks before the second, third and fourth value of a line. Keys in another order leave marks in another order."""
 SPACE = rb"[ \t\r]*"
@@ -79,8 +79,10 @@ def read_jsonl(path: Path) -> LengthCache:
             header = _header(path, first)
             number, text = (2, b"") if header else (1, first)
             while text := text + file.read(BLOCK_BYTES) + file.readline():
-                parts.append(_part(_parse_block(text) or _parse_lines(path, number, text), groups))
-                number, text = number + text.count(b"\n"), b""
+                values = _parse_block(text)
+                lines = text.count(b"\n") if values is None else len(values.ids)
+                parts.append(_part(values or _parse_lines(path, number, text), groups))
+                number, text = number + lines, b""
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     rows = sum(len(part.lengths) for part in parts)
@@ -125,13 +127,9 @@ class Values(NamedTuple):
     """The values of consecutive rows, all of them valid."""
 
     ids: list[Any]
-    lengths: list[Any]
+    lengths: list[Any] | NDArray[np.int64]
     groups: list[Any] | None = None
     axes: list[Any] | None = None
-
-    @classmethod
-    def of(cls, columns: Mapping[str, list[Any]]) -> "Values":
-        return cls(columns["sample_id"], columns["length"], columns.get("group"), columns.get("axes"))
 
 
 def _parse_block(text: bytes) -> Values | None:
@@ -151,9 +149,9 @@ def _parse_block(text: bytes) -> Values | None:
     if any(mark in text for mark in marks):
         return None
     inside = text[len(frame.opening) : -len(frame.closing)]
-    inside = inside.replace(b"%b\n%b" % (frame.closing, frame.opening), b",null,null,")
+    inside = _replaced(inside, b"%b\n%b" % (frame.closing, frame.opening), b",null,null,")
     for between, mark in zip(frame.between, marks, strict=False):
-        inside = inside.replace(between, b",%b," % mark)
+        inside = _replaced(inside, between, b",%b," % mark)
     try:
         values = orjson.loads(b"[%b]" % inside)
     except orjson.JSONDecodeError:
@@ -161,7 +159,12 @@ def _parse_block(text: bytes) -> Values | None:
     lines, stride = text.count(b"\n") + 1, 2 * len(frame.keys) + 1
     columns = {key: values[2 * place :: stride] for place, key in enumerate(frame.keys)}
     whole = len(values) == lines * stride - 2 and _are_marked(values, len(frame.between), stride, lines)
-    return Values.of(columns) if whole and _are_valid(columns) else None
+    return _checked(columns) if whole else None
+
+
+def _replaced(text: bytes, old: bytes, new: bytes) -> bytes:
+    """Replace in JSON, with spaces behind `new` up to the length of `old`: bytes of equal length are replaced in place."""
+    return text.replace(old, new.ljust(len(old)))
 
 
 class _Frame(NamedTuple):
@@ -207,14 +210,17 @@ def _are_marked(values: list[Any], marks: int, stride: int, lines: int) -> bool:
     return True
 
 
-def _are_valid(columns: Mapping[str, list[Any]]) -> bool:
+def _checked(columns: Mapping[str, list[Any]]) -> Values | None:
+    """Return the values of these columns, or None if they are not all valid."""
     kinds = {name: set(map(type, values)) for name, values in columns.items()}
     plain = kinds.get("group", {str}) == {str} and "axes" not in kinds
     if not (plain and kinds.get("sample_id", {None}) <= {int, str} and kinds.get("length") == {int}):
-        return False
+        return None
     lengths = np.array(columns["length"])
     in_range = lengths.dtype == np.int64 and lengths.min() >= 0 and lengths.max() <= LONGEST
-    return bool(in_range) and all(type(None) not in kind for kind in kinds.values())
+    if not in_range or any(type(None) in kind for kind in kinds.values()):
+        return None
+    return Values(columns["sample_id"], lengths, columns.get("group"))
 
 
 def _parse_lines(path: Path, number: int, text: bytes) -> Values:
@@ -239,7 +245,7 @@ def _part(values: Values, groups: dict[Any, int]) -> Part:
     if values.groups is not None:
         codes = np.array([groups.setdefault(group or "", len(groups)) for group in values.groups], np.int32)
     ragged = values.axes is not None and any(axes is not None for axes in values.axes)
-    return Part(ids, lengths, codes, checked_axes(values.lengths, values.axes or (), ids) if ragged else None)
+    return Part(ids, lengths, codes, checked_axes(lengths.tolist(), values.axes or (), ids) if ragged else None)
 
 
 def _joined(parts: list[Part], groups: dict[Any, int], header: Mapping[str, Any]) -> LengthCache:
