@@ -163,7 +163,7 @@ def _parse_block(text: bytes) -> Values | None:
 
 
 def _replaced(text: bytes, old: bytes, new: bytes) -> bytes:
-    """Replace in JSON, with spaces behind `new` up to the length of `old`: bytes of equal length are replaced in place."""
+    """Replace in JSON; spaces fill `new` up to the length of `old`, because equal lengths are replaced in place."""
     return text.replace(old, new.ljust(len(old)))
 
 
