@@ -21,9 +21,7 @@ from brim.plan.plan import BatchPlan, Share
 from brim.plan.position import CheckpointPosition
 
 PREFETCH = 4
-"""Default number of batches that are prefetched. Both threads wait once for several of them, and each wait costs more
-than a small batch.
-"""
+"""Default number of batches that are prefetched: both threads wait once for several, and waiting costs time."""
 
 
 class PlannedRows(list[int]):

@@ -168,13 +168,13 @@ def _replaced(text: bytes, old: bytes, new: bytes) -> bytes:
 
 
 class _Frame(NamedTuple):
-    """What stands around the values of a line."""
+    """The text around the values of a line."""
 
     keys: list[str]
     opening: bytes
     """All up to the first value."""
     between: list[bytes]
-    """What is before each other value; spaces before a comma or behind a colon can stay where they are."""
+    """The text before each other value; spaces before a comma or behind a colon can stay where they are."""
     closing: bytes
 
     @classmethod

@@ -16,7 +16,7 @@ LOOKED_AT = 1 << 22
 def meet_again(epoch: EpochColumns, following: EpochColumns, num_units: int) -> float:
     """Return the share of the pairs of sequences in a microbatch that also share one in the following epoch.
 
-    0 if no microbatch has two sequences. Sequences that the following epoch leaves out meet nobody in it.
+    0 if no microbatch has two sequences. Sequences that the following epoch leaves out count as pairs that do not.
     """
     microbatch, later = microbatch_of(epoch, LOOKED_AT), np.full(num_units, -1, np.int64)
     later[following.unit] = microbatch_of(following, len(following.unit))

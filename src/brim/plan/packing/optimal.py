@@ -61,7 +61,7 @@ class Places:
 
 
 class Found(NamedTuple):
-    """What a search found."""
+    """The result of a search."""
 
     places: Places | None
     """None: best fit needs as few rows."""
