@@ -110,7 +110,8 @@ def test_positions_that_skip_the_checks_are_those_that_are_checked(epoch, index,
         "microbatches_per_step": size,
         "fingerprint": "f",
     }
-    position, checked = CheckpointPosition.unchecked(**values), CheckpointPosition(**values)
+    checked = CheckpointPosition(**values)
+    position = replace(checked, microbatch_idx=later).at(index)
     assert position == checked
     assert (hash(position), repr(position), asdict(position)) == (hash(checked), repr(checked), values)
     assert position.at_step(later) == replace(checked, global_step=later)

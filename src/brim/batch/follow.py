@@ -18,7 +18,7 @@ from brim.plan.deal import NULL
 from brim.plan.distributed import DistributedConfig
 from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan, Share
-from brim.plan.position import CheckpointPosition
+from brim.plan.position import CheckpointPosition, StepCount
 
 PREFETCH = 4
 """Default number of batches that are prefetched: both threads wait once for several, and waiting costs time."""
@@ -221,22 +221,25 @@ class PlanIterator(Iterator[list[int]]):
         self._begin(sampler.start)
 
     def _begin(self, position: CheckpointPosition) -> None:
-        self.position = position
+        self._count = StepCount(position)
         self.microbatches = self._followed(
             self._all_epochs(position) if self._sampler.whole_run else self._epoch(position)
         )
         """The rest of the iteration, for those who need no lists of row numbers."""
 
+    @property
+    def position(self) -> CheckpointPosition:
+        return self._count.position
+
     def __next__(self) -> PlannedRows:
         return PlannedRows(next(self.microbatches))
 
     def _followed(self, rest: Iterator[MicrobatchSpec]) -> Iterator[MicrobatchSpec]:
-        """Give the same microbatches; the position is that after the one that was given last."""
         for microbatch in rest:
             after = microbatch.after
             assert after is not None
-            self.position = after.at_step(self.position.global_step + microbatch.ends_step)
-            if self._sampler.is_over(self.position, microbatch.epoch):
+            self._count.pass_on(after, microbatch.ends_step)
+            if self._sampler.is_over(after, microbatch.epoch):
                 self._sampler.go_to(self.position)
             yield microbatch
 
@@ -311,7 +314,7 @@ class PlanFollower(ABC, Generic[BatchT]):
         if prefetch < 0:
             raise OptionError(f"prefetch must not be negative, got {prefetch}")
         self.sampler, self._prefetch = sampler, prefetch
-        self._position = sampler.start
+        self._count = StepCount(sampler.start)
         self._fetching = copy(sampler)  # is ahead of the batches that were handed out
 
     @property
@@ -335,34 +338,32 @@ class PlanFollower(ABC, Generic[BatchT]):
     @property
     def position(self) -> CheckpointPosition:
         """The position after the last optimizer step that is done: save it with the model."""
-        return self._position
+        return self._count.position
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iteration with this epoch. If it is the current epoch already, its position is kept."""
         before = self.sampler.start
         self.sampler.set_epoch(epoch)
         if self.sampler.start != before:
-            self._position = self.sampler.start
+            self._count = StepCount(self.sampler.start)
 
     def __len__(self) -> int:
-        """Return the exact number of batches in the next iteration; if the loader covers the whole run, in one from the
-        beginning.
-        """
+        """Return the exact number of batches in the next iteration; or in the whole run, if the loader covers it."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[BatchT]:
         self._fetching.plan = self.sampler.plan
         self._fetching.go_to(self.sampler.start)
-        self._position = self.sampler.start
+        self._count = StepCount(self.sampler.start)
         for batch in self._batches():
             if batch.ends_step and batch.after is not None:
-                self._position = batch.after.at_step(self._position.global_step + 1)
-                if self.sampler.is_over(self._position, batch.epoch):
+                self._count.pass_on(batch.after, 1)
+                if self.sampler.is_over(batch.after, batch.epoch):
                     # Before the yield, because trainers that count batches do not iterate past the last one.
-                    self.sampler.go_to(self._position)
+                    self.sampler.go_to(self.position)
             yield batch
         self.sampler.go_to(self._fetching.start)
-        self._position = self.sampler.start
+        self._count = StepCount(self.sampler.start)
 
     def steps(self) -> Iterator[list[BatchT]]:
         """Iterate over optimizer steps: the same batches, in one list for each step."""
@@ -375,7 +376,7 @@ class PlanFollower(ABC, Generic[BatchT]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as JSON-like values: a few numbers and a fingerprint, the same on all ranks."""
-        return asdict(self._position)
+        return asdict(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state, on this number of ranks.
@@ -385,7 +386,7 @@ class PlanFollower(ABC, Generic[BatchT]):
             OptionError: There is no such position in this plan.
         """
         self.sampler.load_state_dict(state)
-        self._position = self.sampler.start
+        self._count = StepCount(self.sampler.start)
 
     def _batches(self) -> Iterator[BatchT]:
         return fetch_ahead(self._made(), self._prefetch) if self._prefetch else self._made()

@@ -5,7 +5,7 @@ accessed. Where they lie in a file, that reads the few rows that the microbatch 
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -283,14 +283,21 @@ class EpochPlan(Sequence[MicrobatchSpec]):
 
     def position(self, index: int) -> CheckpointPosition:
         """The position before a microbatch of the global order; at the end of the epoch, the start of the next one."""
-        over = index == self._length
-        return CheckpointPosition.unchecked(
-            epoch=self.epoch + over,
-            microbatch_idx=0 if over else index,
+        return self._next_epoch if index == self._length else self._begin.at(index)
+
+    @cached_property
+    def _begin(self) -> CheckpointPosition:
+        return CheckpointPosition(
+            epoch=self.epoch,
+            microbatch_idx=0,
             global_step=0,
             microbatches_per_step=self.deal.step_size,
             fingerprint=self.origin.fingerprint,
         )
+
+    @cached_property
+    def _next_epoch(self) -> CheckpointPosition:
+        return replace(self._begin, epoch=self.epoch + 1)
 
     @cached_property
     def _length(self) -> int:

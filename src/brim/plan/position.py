@@ -38,19 +38,12 @@ class CheckpointPosition:
         if self.microbatches_per_step < 1:
             raise OptionError(f"microbatches_per_step must be at least 1, got {self.microbatches_per_step}")
 
-    @classmethod
-    def unchecked(
-        cls, *, epoch: int, microbatch_idx: int, global_step: int, microbatches_per_step: int, fingerprint: str
-    ) -> "CheckpointPosition":
-        """Make a position of numbers that are known to be valid. Every microbatch has one: checks would add up."""
-        position = object.__new__(cls)
-        vars(position).update(
-            epoch=epoch,
-            microbatch_idx=microbatch_idx,
-            global_step=global_step,
-            microbatches_per_step=microbatches_per_step,
-            fingerprint=fingerprint,
-        )
+    def at(self, microbatch_idx: int) -> "CheckpointPosition":
+        """Return the same position before another microbatch, which exists. Every microbatch has a position, and
+        checks would add up.
+        """
+        position = object.__new__(CheckpointPosition)
+        vars(position).update(vars(self), microbatch_idx=microbatch_idx)
         return position
 
     def at_step(self, global_step: int) -> "CheckpointPosition":
@@ -75,3 +68,19 @@ class CheckpointPosition:
             return from_dict(cls, POSITION.read(path))
         except OptionError as error:
             raise DamagedError(f"{path} is not a position: {error}") from None
+
+
+class StepCount:
+    """A position, and the optimizer steps that are done: what `position` says, which is made when it is asked for."""
+
+    def __init__(self, position: CheckpointPosition) -> None:
+        self._after, self._steps = position, position.global_step
+
+    @property
+    def position(self) -> CheckpointPosition:
+        return self._after.at_step(self._steps)
+
+    def pass_on(self, after: CheckpointPosition, steps: int) -> None:
+        """Go to the position after a microbatch, with so many more optimizer steps done."""
+        self._after = after
+        self._steps += steps
