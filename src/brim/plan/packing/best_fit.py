@@ -24,14 +24,11 @@ except ImportError:  # not compiled: `_best_fit_python` does the same
 
 def best_fit(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, capacity: int, most: int) -> Rows | None:
     """Pack by best fit, longest first. None: a size is negative or above `capacity`."""
-    order, ptr = np.empty(len(sizes), np.int32), np.empty(len(sizes) + 1, np.int64)
     if kernel is None:
         return _best_fit_python(sizes, arrivals, capacity, most)
+    order, ptr = np.empty(len(sizes), np.int32), np.empty(len(sizes) + 1, np.int64)
     rows = kernel.best_fit(sizes, b"" if arrivals is None else arrivals, capacity, most, order, ptr)
-    if rows < 0:
-        return None
-    ptr.resize(rows + 1, refcheck=False)
-    return Rows(order, ptr)
+    return None if rows < 0 else Rows(order, ptr[: rows + 1])  # memory that was not written takes none
 
 
 def _best_fit_python(

@@ -24,6 +24,7 @@ try:
 except ImportError:  # not compiled
     kernel = None
 
+INT32 = np.dtype(np.int32)
 UNLIMITED = 2**31 - 1
 TOLERATED, ROWS_TOLERATED = 0.005, 1
 """With AUTO, patterns are searched where best fit is further above the lower bound than this share, and than this many
@@ -118,11 +119,13 @@ def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]
 
 def _int32(lengths: NDArray[np.integer[Any]], capacity: int) -> NDArray[np.int32]:
     """Return the lengths as 32-bit integers. Wider ones are checked first, so that none is cut off."""
+    if lengths.dtype == INT32:
+        return np.ascontiguousarray(lengths, INT32)
     if lengths.dtype.kind not in "iu" and len(lengths):
         raise OptionError(f"lengths must be integers, got an array of {lengths.dtype}")
-    if lengths.dtype != np.int32 and len(lengths) and (lengths.min() < 0 or lengths.max() > capacity):
+    if len(lengths) and (lengths.min() < 0 or lengths.max() > capacity):
         raise _misfit(lengths, capacity)
-    return np.ascontiguousarray(lengths, np.int32)
+    return np.ascontiguousarray(lengths, INT32)
 
 
 def _misfit(lengths: NDArray[np.integer[Any]], capacity: int) -> OptionError | LengthError:
