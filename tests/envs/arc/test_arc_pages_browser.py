@@ -271,7 +271,8 @@ def test_an_open_task_shows_all_pairs_and_hides_answers_until_they_are_asked_for
     page.wait_for_function("() => location.hash === '#task=6'")
     page.keyboard.press("Escape")
     assert page.is_hidden("#task")
-    assert page.evaluate("() => document.activeElement.dataset.at") == "5"
+    # A dialog says that it is closed after it gave the focus back to where it was opened from.
+    page.wait_for_function("() => document.activeElement.dataset.at === '5'")
 
 
 def test_hostile_names_are_shown_as_text_and_nothing_of_them_runs(opened):
