@@ -109,6 +109,8 @@ def test_versions_of_the_planner_that_do_not_exist_and_options_they_did_not_have
         ("--measured a.json", "costs follow from two measurements at different lengths, got 1"),
         ("--window-padding 1", "window_padding must be at least 0 and below 1, got 1.0"),
         ("--window-padding nan", "got nan"),
+        ("--window-padding 0.2 --window 50", "give window or window_padding, not both"),
+        ("--pack-mode optimal", "--pack-mode needs --pack"),
         ("--microbatches-per-step 0", "microbatches_per_step must be at least 1, got 0"),
     ],
 )

@@ -184,6 +184,15 @@ def test_costs_that_mean_nothing_are_refused(costs, message):
         CostModel(**costs)
 
 
+@pytest.mark.parametrize(("samples", "ranks"), [(2_000, 64), (20_000, 256), (2_000, 8), (20_000, 64)])
+def test_at_most_a_quarter_more_steps_are_made_than_the_budget_asks_for(samples, ranks):
+    table = LengthCache(Ids.rows(samples), heavy_tailed(samples))
+    free = BatchPlan.build(table, BatchingConfig(token_budget=16384, window_padding=0.5)).num_microbatches(0)
+    plan = BatchPlan.build(table, BatchingConfig(token_budget=16384, microbatches_per_step=ranks))
+    fewest = -(-free // ranks)
+    assert fewest <= plan.num_microbatches(0) // ranks <= fewest + fewest // 4
+
+
 def test_steps_larger_than_the_data_are_one_step():
     """As many microbatches as there are rows, and empty ones for the other ranks."""
     plan = BatchPlan.build({"a": 3, "b": 2, "c": 2}, BatchingConfig(token_budget=8, microbatches_per_step=5))

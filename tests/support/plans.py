@@ -36,6 +36,8 @@ def configs(draw, **fixed):
         "microbatches_per_step": draw(st.none() | st.integers(1, 7)),
         "overflow_max": draw(st.none() | st.integers(LONGEST, 64)),
     }
+    if options["window"] is not None:
+        del options["window_padding"]
     way = draw(st.sampled_from(["windows", "edges", "chosen", "padded", "packed"]))
     if way == "edges":
         options["bucket_edges"] = tuple(sorted(draw(st.sets(st.integers(1, LONGEST), max_size=4))))

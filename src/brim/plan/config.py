@@ -16,6 +16,7 @@ from brim.core.fingerprint import fingerprint
 from brim.core.options import LONGEST, check_counts, from_dict, is_number, one_of
 from brim.plan.cost import DEFAULT, CostModel
 
+WINDOW_PADDING = 0.01
 Overflow = Literal["error", "skip", "truncate", "split"]
 Remainder = Literal["null", "drop", "repeat"]
 
@@ -104,7 +105,7 @@ class BatchingConfig:
     """Rows are sorted by length inside random windows of at most this many rows. Smaller: more random; larger: less
     padding. Default: as small as `window_padding` allows.
     """
-    window_padding: float = 0.01
+    window_padding: float = WINDOW_PADDING
     """Share of the slots that padding may take in sorted windows whose size is not given. Larger: smaller windows, in
     which samples meet other ones in every epoch; 0: one window, with the least padding.
     """
@@ -114,7 +115,8 @@ class BatchingConfig:
     """Options for packing samples into rows before rows are grouped. None: one sequence per row."""
     microbatches_per_step: int | None = None
     """Microbatches in one optimizer step, over all ranks. If it is given, microbatches are cut so that there are whole
-    steps, whose microbatches cost nearly the same. Default: one for each rank.
+    steps, whose microbatches cost nearly the same; that takes up to two more steps, and at most a quarter more.
+    Default: one for each rank.
     """
     cost: CostModel | None = None
     """Cost of a microbatch, by which steps are balanced. Default: that of a model of width 1,024."""
@@ -157,6 +159,10 @@ class BatchingConfig:
         check_counts(**{name: getattr(self, name) for name in counts})
         if not is_number(self.window_padding) or not 0 <= self.window_padding < 1:
             raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding!r}")
+        if self.window is not None and self.window_padding != WINDOW_PADDING:
+            raise OptionError(
+                f"give window or window_padding, not both: windows of {self.window} rows have the padding that they have"
+            )
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")
 

@@ -33,8 +33,8 @@ LEVELS = 32
 """Upper limit of the different targets of a window."""
 FINENESS = 256
 """Targets that are missed by the same number of these parts are equally good."""
-MORE = 2
-"""Upper limit of the steps that are added so that costs agree better."""
+MORE, EACH = 2, 4
+"""At most `MORE` steps, one for `EACH`, are added so that costs agree better: more steps are emptier microbatches."""
 WORTH = 3000
 """Another step has to lower the sum of the steps' costs by one part in this many."""
 
@@ -123,9 +123,14 @@ class _Window:
         """The cost of the microbatch that costs most if all are as full as the budget allows."""
 
     def best(self, fewest: int, most: int) -> _Found | None:
-        """Try all shapes, with the fewest steps and up to `most` more, and return the best cut."""
+        """Try all shapes, with the fewest steps and up to `most` more, and return the best cut.
+
+        Steps above one for `EACH` are only tried where fewer are not enough to balance at all.
+        """
         best, least = None, 0
         for more in range(most + 1):
+            if best is not None and more > fewest // EACH:
+                break
             steps = fewest + more
             tried = [(self._slowest(starts, steps), shape, starts) for shape, starts in self._tries(steps)]
             if not tried:
