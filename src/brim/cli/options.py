@@ -94,10 +94,8 @@ _OPTIONS = (
     click.option(
         "--pack-mode",
         type=click.Choice([str(mode) for mode in PackingMode]),
-        default="auto",
-        show_default=True,
         help="Packing algorithm. optimal: nearly the fewest rows, by a search; auto: best_fit, and the search where "
-        "that may save more than 0.5% of the rows.",
+        "that may save more than 0.5% of the rows.  [default: auto]",
     ),
     click.option(
         "--pack-time-limit",
@@ -172,20 +170,9 @@ _SAME_NAME = (
 )
 
 
+_PACK_ONLY = ("pack_max_len", "pack_mode", "pack_time_limit", "pack_max_sequences")
 PLANNING = frozenset(
-    {
-        *_SAME_NAME,
-        "bucket_edges",
-        "num_buckets",
-        "pack",
-        "pack_max_len",
-        "pack_mode",
-        "pack_max_sequences",
-        "pack_time_limit",
-        "predictable",
-        "cost",
-        "measured",
-    }
+    {*_SAME_NAME, *_PACK_ONLY, "bucket_edges", "num_buckets", "pack", "predictable", "cost", "measured"}
 )
 """Names of the flags that decide a plan."""
 
@@ -201,12 +188,10 @@ def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decor
 
 def config_from(options: dict[str, Any]) -> BatchingConfig:
     """Return the options of a plan that the flags describe."""
-    pack_only = [
-        name for name in ("pack_max_len", "pack_max_sequences", "pack_time_limit") if options[name] is not None
-    ]
+    pack_only = [name for name in _PACK_ONLY if options[name] is not None]
     if pack_only and not options["pack"]:
         raise click.UsageError(f"--{pack_only[0].replace('_', '-')} needs --pack")
-    if options["pack_time_limit"] is not None and options["pack_mode"] not in ("optimal", "auto"):
+    if options["pack_time_limit"] is not None and options["pack_mode"] not in (None, "optimal", "auto"):
         raise click.UsageError("--pack-time-limit needs --pack-mode optimal or auto; the others do not search")
     values = {name: options[name] for name in _SAME_NAME}
     edges, num_buckets = options["bucket_edges"], options["num_buckets"]
@@ -242,7 +227,7 @@ def _cost(cost: str | None, measured: tuple[str, ...]) -> CostModel | None:
 def _packing(options: dict[str, Any]) -> PackingConfig:
     return PackingConfig(
         max_length=options["pack_max_len"] or min(2048, options["token_budget"]),
-        mode=PackingMode(options["pack_mode"]),
+        mode=PackingMode(options["pack_mode"] or PackingMode.AUTO),
         max_sequences=options["pack_max_sequences"],
         pad_to_max=options["predictable"],
         **({} if options["pack_time_limit"] is None else {"time_limit": options["pack_time_limit"]}),

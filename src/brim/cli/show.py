@@ -14,6 +14,9 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+UNBOUNDED = 10_000
+"""A width, in characters, that no table reaches."""
+
 width_option = click.option(
     "--width",
     type=click.IntRange(min=1),
@@ -31,17 +34,24 @@ def show_json(value: Any) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table of numbers: all columns but the first are right-aligned."""
+    """Print a table of numbers: all columns but the first are right-aligned.
+
+    In a terminal that is too narrow, headers of several words take several lines.
+    """
     from rich.table import Table
 
     from brim.cli.terminal import Terminal, plain
 
+    terminal = Terminal()
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for at, column in enumerate(columns):
         table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(plain, row))
-    Terminal().print(table)
+    if terminal.measure(table, options=terminal.options.update(width=UNBOUNDED)).maximum > terminal.width:
+        for column in table.columns:
+            column.header = "\n".join(str(column.header).split())
+    terminal.print(table)
 
 
 def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -56,6 +56,9 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
         fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
         facts |= {"microbatches in epoch 0": stored[0]["microbatches"], "tokens in epoch 0": stored[0]["tokens"]}
         facts |= {"padding": f"{fill.waste:.2%}", "dropped in epoch 0": stored[0]["dropped"]}
+        step = config.microbatches_per_step or 1
+        if short := stored[0]["microbatches"] % step:
+            facts["last step in epoch 0"] = f"short: {short:,} of {step:,} microbatches"
         facts |= packed_facts(plan, 0)
     if plan.buckets is not None:
         facts["buckets"] = ",".join(str(width) for width in plan.buckets.widths)
