@@ -14,6 +14,7 @@ from brim.plan.config import PackingMode
 from brim.plan.packing import best_fit, first_fit, knapsack, optimal
 from brim.plan.packing.knapsack import Knapsack
 from brim.plan.packing.metrics import PackingMetrics
+from brim.plan.verify import verify_plan
 
 most = st.none() | st.integers(1, 4)
 few = st.lists(st.integers(1, 12), min_size=1, max_size=8)
@@ -226,6 +227,8 @@ def test_all_epochs_of_a_plan_cost_one_search_and_have_other_company(monkeypatch
     packed = [plan.epochs.packed(epoch) for epoch in range(3)]
     assert packed[0] == packed[1] == packed[2]
     assert packed[0].rows <= 1.02 * packed[0].bound
+    assert not verify_plan(plan)
+    assert len(searches) == 2
 
 
 @given(st.data())

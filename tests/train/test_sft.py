@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from brim.plan.position import CheckpointPosition
 from brim.train.config import SftConfig
 from brim.train.failed_step import load_repro, save_repro
 from brim.train.output import hold_output
+from brim.train.prepare import prepare
 from brim.train.schedule import learning_rate
 from brim.train.sft import find_checkpoint, train_sft
 
@@ -154,6 +156,22 @@ def test_accumulating_packing_and_padding_give_the_same_first_step(options):
         norms.append(log(config)[0]["grad_norm"])
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)
     assert norms == pytest.approx([norms[0]] * 4, rel=1e-4)
+
+
+def test_a_search_for_packed_rows_is_shown(options, tmp_path):
+    rows = [{"id": number, "input_ids": [1] * (28 + number % 11)} for number in range(300)]
+    (tmp_path / "near_thirds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = {}
+
+    @contextmanager
+    def bar(what):
+        yield lambda done, total: shown.setdefault(what, []).append((done, total))
+
+    batching = BatchingConfig(token_budget=1000, packing=PackingConfig(max_length=100))
+    config = options(data=str(tmp_path / "near_thirds.jsonl"), batching=batching)
+    prepared = prepare(config, ByteTokenizer(), bar=bar)
+    assert all(bound <= rows for bound, rows in shown["packing"])
+    assert shown["packing"][-1][1] <= prepared.plan.epochs.packed(0).rows
 
 
 def test_held_out_samples_are_never_trained_on(options, small):

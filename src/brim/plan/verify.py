@@ -10,6 +10,7 @@ from brim.data.lengths import LengthCache
 from brim.plan.build import build_epoch
 from brim.plan.config import BatchingConfig
 from brim.plan.epochs import plan_fingerprint
+from brim.plan.packing.optimal import PatternSearch
 from brim.plan.plan import BatchPlan
 from brim.plan.store import StoredEpochs
 
@@ -117,7 +118,8 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
 
     A partial share is compared with the same share of a plan that is built again.
     """
-    algorithm = plan.epochs.algorithm
+    algorithm, packing = plan.epochs.algorithm, plan.config.packing
+    search = None if packing is None else PatternSearch(packing.time_limit)
     if plan.share.partial:
         again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs, algorithm=algorithm)
         again = again.shard(plan.rank, plan.world_size)
@@ -125,7 +127,9 @@ def _compare_epochs(plan: BatchPlan) -> list[Difference]:
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:
         fingerprints = [
-            build_epoch(plan.units, plan.config, plan.buckets, epoch, algorithm=algorithm).columns.fingerprint
+            build_epoch(
+                plan.units, plan.config, plan.buckets, epoch, algorithm=algorithm, search=search
+            ).columns.fingerprint
             for epoch in range(plan.num_epochs)
         ]
     found = [

@@ -89,7 +89,7 @@ def prepare(
     elif config.eval_split:
         (table, store), (eval_table, eval_store) = _hold_out(table, store, config.eval_split, config.seed)
     if plan is None:
-        plan = BatchPlan.build(table, _batching(config), num_epochs=config.epochs or 1)
+        plan = _planned(table, config, bar)
         plan = plan if resumed is None else plan.planned_as(resumed)
     elif config.epochs is not None and config.epochs > plan.num_epochs:
         raise OptionError(
@@ -132,6 +132,19 @@ def left_out(plan: BatchPlan) -> dict[str, int]:
         "microbatches repeated in the first epoch": deal.repeated,
     }
     return {name: many for name, many in found.items() if many}
+
+
+def _planned(table: LengthCache, config: SftConfig, bar: Bar) -> BatchPlan:
+    """Plan the data. If rows are packed, that is done here and shown, because a search for patterns takes seconds."""
+    batching, epochs = _batching(config), config.epochs or 1
+    if batching.packing is None:
+        return BatchPlan.build(table, batching, num_epochs=epochs)
+    with bar("packing") as progress:
+        plan = BatchPlan.build(
+            table, batching, num_epochs=epochs, report=lambda rows, bound: progress(min(bound, rows), rows)
+        )
+        plan.num_microbatches(0)
+    return plan
 
 
 def _batching(config: SftConfig) -> BatchingConfig:
