@@ -161,7 +161,7 @@ class BatchingConfig:
             raise OptionError(f"window_padding must be at least 0 and below 1, got {self.window_padding!r}")
         if self.window is not None and self.window_padding != WINDOW_PADDING:
             raise OptionError(
-                f"give window or window_padding, not both: windows of {self.window} rows have the padding that they have"
+                f"give window or window_padding, not both: got windows of {self.window} rows, and {self.window_padding}"
             )
         if self.pad_to_multiple > self.token_budget:
             raise OptionError(f"pad_to_multiple {self.pad_to_multiple} is above token_budget {self.token_budget}")

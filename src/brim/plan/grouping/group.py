@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, offsets, order_by
+from brim.plan.config import WINDOW_PADDING
 from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.grouping.cutting import Cut, cut, cut_full, cut_padded, split_largest
 from brim.plan.grouping.ragged import cut_runs, near_order
@@ -20,7 +21,6 @@ from brim.plan.grouping.steps import STEPS, Price, cut_kinds, cut_steps
 from brim.plan.grouping.windows import SMALLEST, Limits, Windows, count_windows, sort_windows
 
 EVERY_ROW = 2**31 - 1
-PADDING = 0.01
 NEAR = 256
 """Microbatches in a window of rows that are ragged along several axes."""
 
@@ -52,7 +52,7 @@ class Grouping:
     max_rows: int | None = None
     window: int | None = None
     """Upper limit of the rows in a window. Default: as few as `padding` allows."""
-    padding: float = PADDING
+    padding: float = WINDOW_PADDING
     """Share of the slots that padding may take in windows whose size is not given."""
     uniform: bool = False
     """All rows of a kind have one width."""
