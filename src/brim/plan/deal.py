@@ -33,9 +33,17 @@ def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int
     last, rest = shuffled[:short], shuffled[short:]
     by_cost = rest[order_by(cost[rest])]
     steps = permutation(len(rest) // step_size, seed=seed, purpose="steps", epoch=epoch)
-    places = raw_bits(len(rest), seed=seed, purpose="places", epoch=epoch) >> np.uint64(40)
-    inside = order_by(np.arange(len(rest)) // step_size, places)
-    return np.concatenate([by_cost[inside].reshape(-1, step_size)[steps].reshape(-1), last])
+    inside = _shuffled_steps(len(rest) // step_size, step_size, seed=seed, epoch=epoch)
+    return np.concatenate([by_cost[inside[steps]].reshape(-1), last])
+
+
+def _shuffled_steps(steps: int, size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the numbers from 0 on, [steps, size], with each row in random order."""
+    places = raw_bits(steps * size, seed=seed, purpose="places", epoch=epoch) >> np.uint64(40)
+    words = places.reshape(steps, size) << np.uint64(40) | np.arange(size, dtype=np.uint64)
+    words.sort(axis=1)
+    words &= np.uint64((1 << 40) - 1)
+    return words.astype(np.int64) + np.arange(0, steps * size, size)[:, None]
 
 
 class Round(NamedTuple):

@@ -41,11 +41,11 @@ class EpochColumns:
 
     @property
     def slots(self) -> NDArray[np.int64]:
-        return np.diff(self.row_ptr) * self.width.astype(np.int64)
+        return np.diff(_array(self.row_ptr)) * _array(self.width).astype(np.int64)
 
     def cost(self, model: CostModel = DEFAULT) -> NDArray[np.int64]:
-        """Return the cost of each microbatch, in slots."""
-        return model.cost(self.slots, self.attention)
+        """Return the cost of each microbatch, in slots. Of a stored epoch, that reads three columns."""
+        return model.cost(self.slots, _array(self.attention))
 
     @cached_property
     def columns(self) -> dict[str, Column]:
@@ -96,3 +96,7 @@ class EpochColumns:
             seq_ptr=seq_ptr,
             group=None if self.group is None else picked(self.group),
         )
+
+
+def _array(column: Any) -> NDArray[Any]:
+    return column.whole if isinstance(column, Column) else column

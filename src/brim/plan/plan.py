@@ -195,7 +195,7 @@ class BatchPlan:
             and self.config.shuffle
             and self.step_size != (self.config.microbatches_per_step or 1)
         ):
-            costs = parts.whole.cost(self.config.cost_model)
+            costs = parts.cost(self.config.cost_model)
             order = deal_order(costs, self.step_size, seed=self.config.seed, epoch=epoch)
         return EpochPlan(
             epoch=epoch,
