@@ -145,7 +145,7 @@ def test_an_allocator_gives_the_memory_of_the_tensors_as_pinned_memory_is_given(
         return blocks[-1]
 
     sampler = PlanBatchSampler(plan, rank=0, world_size=1)
-    loading = PlanLoader(TokenDataset(STORE, flat=flat), sampler, reuse=reuse, allocate=given_memory)
+    loading = PlanLoader(TokenDataset(STORE, flat=flat), sampler, prefetch=2, reuse=reuse, allocate=given_memory)
     number = 0
     for batch, plain in zip(loading, loader(plan, STORE, flat=flat), strict=True):
         number += 1

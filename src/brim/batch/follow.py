@@ -20,8 +20,11 @@ from brim.plan.epoch import MicrobatchSpec
 from brim.plan.plan import BatchPlan, Share
 from brim.plan.position import CheckpointPosition, StepCount
 
-PREFETCH = 4
-"""Default number of batches that are prefetched: both threads wait once for several, and waiting costs time."""
+PREFETCH = 8
+"""Default number of batches that a thread prefetches: both threads wait once for several, and waiting costs time."""
+
+PREFETCH_WORKER = 2
+"""Default number of batches that each worker process prefetches, as in a `DataLoader`."""
 
 
 class PlannedRows(list[int]):

@@ -24,7 +24,7 @@ from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.buffers import Buffers, Memory
 from brim.batch.buffers import allocate as aligned
 from brim.batch.collate import INT64, LaidOut, arrange
-from brim.batch.follow import PREFETCH, PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.follow import PREFETCH, PREFETCH_WORKER, PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
@@ -102,13 +102,14 @@ class TensorBatch(CarriesSpec):
     @classmethod
     def _counted(cls, made: LaidOut, spec: MicrobatchSpec, *tensors: "Tensor") -> "TensorBatch":
         batch = object.__new__(cls)
-        vars(batch).update(  # setting the fields of a frozen dataclass one by one takes three times as long
-            zip(TENSORS, tensors, strict=True),
-            longest=made.longest,
-            num_loss_tokens=made.num_loss_tokens,
-            num_tokens=made.num_tokens,
-            spec=spec,
-        )
+        state = {
+            **dict(zip(TENSORS, tensors, strict=True)),
+            "longest": made.longest,
+            "num_loss_tokens": made.num_loss_tokens,
+            "num_tokens": made.num_tokens,
+            "spec": spec,
+        }
+        object.__setattr__(batch, "__dict__", state)  # field by field takes three times as long
         return batch
 
     @property
@@ -209,7 +210,7 @@ class PlanLoader(PlanFollower[TensorBatch]):
         sampler: PlanBatchSampler,
         *,
         num_workers: int = 0,
-        prefetch: int = PREFETCH,
+        prefetch: int | None = None,
         pin_memory: bool = False,
         reuse: bool = False,
         multiprocessing_context: Any = None,
@@ -230,6 +231,8 @@ class PlanLoader(PlanFollower[TensorBatch]):
             raise OptionError(
                 f"reuse is for batches that are made in this process; leave it out, or num_workers={num_workers}"
             )
+        if prefetch is None:
+            prefetch = PREFETCH_WORKER if num_workers else PREFETCH
         super().__init__(sampler, prefetch=prefetch)
         self.dataset = dataset
         pin = pin_memory and has_accelerator()
@@ -302,7 +305,7 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     num_workers: int = 0,
-    prefetch: int = PREFETCH,
+    prefetch: int | None = None,
     pin_memory: bool = False,
     reuse: bool = False,
     flat: bool | None = None,
@@ -314,9 +317,9 @@ def loader(
     """Return a loader of the batches of `plan` for one rank, with tokens from `source` (a `TokenStore`, or `Samples`).
 
     Rank and world size are the launcher's unless given, or those of the plan if it is a share. With `num_workers=0` a
-    thread prefetches `prefetch` batches; worker processes help where rows are tokenised on the fly. `flat` puts the
-    sequences of a microbatch end to end in one row; it is the default for packed plans. With `whole_run` one iteration
-    covers all epochs, see `PlanBatchSampler`.
+    thread prefetches `prefetch` batches, by default 8; worker processes help where rows are tokenised on the fly, and
+    each prefetches `prefetch` batches, by default 2. `flat` puts the sequences of a microbatch end to end in one row,
+    which is the default for packed plans. With `whole_run` one iteration covers all epochs, see `PlanBatchSampler`.
 
     With `pin_memory`, batches are made in pinned memory if there is an accelerator. With `reuse`, the memory of a batch
     is used again: its tensors change when the batch after the next one is asked for. That saves allocations for loops

@@ -128,9 +128,20 @@ def gather(ptr: NDArray[np.int64], segments: NDArray[np.integer[Any]]) -> tuple[
     """
     if len(ptr) == 1:
         return np.empty(0, np.int64), np.zeros(len(segments) + 1, np.int64)
-    sizes = np.where(segments >= 0, ptr[segments + 1] - ptr[segments], 0)
+    return stretches(ptr[segments], np.where(segments >= 0, ptr[segments + 1] - ptr[segments], 0))
+
+
+def stretches(
+    starts: NDArray[np.integer[Any]], sizes: NDArray[np.integer[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of stretches that begin anywhere, one behind the other, and their new boundaries.
+
+    Example:
+        >>> stretches(np.array([7, 2]), np.array([2, 3]))
+        (array([7, 8, 2, 3, 4]), array([0, 2, 5]))
+    """
     edges = offsets(sizes)
-    return np.arange(edges[-1]) + np.repeat(ptr[segments] - edges[:-1], sizes), edges
+    return np.arange(edges[-1]) + np.repeat(starts - edges[:-1], sizes), edges
 
 
 def take_segments(

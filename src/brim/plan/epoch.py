@@ -7,12 +7,13 @@ accessed. Where they lie in a file, that reads the few rows that the microbatch 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.arrays import stretches
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
 from brim.data.ids import SampleId
@@ -156,6 +157,9 @@ class MicrobatchSpec:
         return _spec(**(vars(self) | values))
 
 
+AT_ONCE = 64
+"""Number of microbatches that an iteration looks up together."""
+
 IDS = "_ids"
 """The attribute of a planned microbatch that holds the column of its table's ids, from which `samples` is taken."""
 
@@ -223,7 +227,8 @@ class EpochPlan(Sequence[MicrobatchSpec]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"microbatch {index} of {len(self)} in epoch {self.epoch}")
-        return self._spec(self.deal.round(index % len(self)))
+        (spec,) = self._specs([self.deal.round(index % len(self))])
+        return spec
 
     def __iter__(self) -> Iterator[MicrobatchSpec]:
         return self.iter_from(0)
@@ -245,7 +250,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
                 f"microbatch {position} is not where a round of {self.deal.world_size} ranks starts; continue from "
                 "the whole plan instead"
             )
-        return ((round, self._spec(round)) for round in self.deal.rounds_from(position))
+        return self._rounds(self.deal.rounds_from(position))
 
     @property
     def num_steps(self) -> int:
@@ -274,12 +279,21 @@ class EpochPlan(Sequence[MicrobatchSpec]):
         real = self.places[self.places != NULL]
         return Fill(int(self.columns.tokens[real].sum()), int(self.columns.slots[real].sum()))
 
-    def _spec(self, round: Round) -> MicrobatchSpec:
-        index = self.deal.index(round, self.rank)
-        if index == NULL or not self.partial:
-            return self._at(index, index if index == NULL or self.order is None else int(self.order[index]), round.end)
-        number = self.deal.round_number(round.start)
-        return self._at(index, NULL if number is None else number, round.end)
+    def _rounds(self, rounds: Iterator[Round]) -> Iterator[tuple[Round, MicrobatchSpec]]:
+        """Make microbatches several at once, but the first one by itself, so that nobody waits for it."""
+        count = 1
+        while some := list(islice(rounds, count)):
+            yield from zip(some, self._specs(some), strict=True)
+            count = min(2 * count, AT_ONCE)
+
+    def _places(self, rounds: Sequence[Round], indices: list[int]) -> NDArray[np.int64]:
+        """Return where in the columns this rank's microbatches of some rounds are, NULL for empty ones."""
+        places = np.array(indices, np.int64)
+        if self.partial:
+            numbers = (self.deal.round_number(round.start) for round in rounds)
+            found = np.array([NULL if number is None else number for number in numbers], np.int64)
+            return np.where(places == NULL, NULL, found)
+        return places if self.order is None else np.where(places == NULL, NULL, self.order[places])
 
     def position(self, index: int) -> CheckpointPosition:
         """The position before a microbatch of the global order; at the end of the epoch, the start of the next one."""
@@ -303,28 +317,49 @@ class EpochPlan(Sequence[MicrobatchSpec]):
     def _length(self) -> int:
         return self.deal.length
 
-    def _at(self, index: int, at: int, end: int) -> MicrobatchSpec:
+    def _specs(self, rounds: Sequence[Round]) -> Iterator[MicrobatchSpec]:
+        """Make this rank's microbatches of some rounds. All are looked up together, and share their arrays."""
         columns, origin = self.parts, self.origin
-        null = at == NULL
-        first, last = (0, 0) if null else (columns.row_ptr.item(at), columns.row_ptr.item(at + 1))
+        indices = [self.deal.index(round, self.rank) for round in rounds]
+        places = self._places(rounds, indices)
+        null = places == NULL
+        at = np.where(null, 0, places)
+        first = columns.row_ptr[at]
+        last = np.where(null, first, columns.row_ptr[at + 1])
+
+        # The units of microbatch i are `edges[i]` to `edges[i + 1]` of those that are looked up, and the boundaries of
+        # its rows are `corners[i]` to `corners[i + 1]` of `row_ptr`.
         if columns.seq_ptr is None:
-            units, row_ptr = columns.unit[first:last], np.arange(last - first + 1)
+            units, edges = stretches(first, last - first)
+            row_ptr, corners = stretches(np.zeros_like(first), last - first + 1)
         else:
-            bounds = columns.seq_ptr[first : last + 1]
-            units, row_ptr = columns.unit[bounds[0] : bounds[-1]], bounds - bounds[0]
-        table, (indices, starts, lengths) = origin.table, origin.unit_reader.spans(units)
-        return _spec(
-            epoch=self.epoch,
-            index=index,
-            _ids=table.ids,
-            indices=indices,
-            starts=starts,
-            lengths=lengths,
-            row_ptr=row_ptr,
-            max_len=0 if null else columns.width.item(at),
-            bucket_id=0 if null else columns.bucket.item(at),
-            group=None if null or columns.group is None else table.group_names[columns.group[at]],
-            packed=columns.seq_ptr is not None,
-            after=self.position(end),
-            last_of_step=None,
-        )
+            rows, corners = stretches(first, last - first + 1)
+            begin, end = columns.seq_ptr[first], columns.seq_ptr[last]
+            units, edges = stretches(begin, end - begin)
+            row_ptr = columns.seq_ptr[rows] - np.repeat(begin, np.diff(corners))
+        spans = origin.unit_reader.spans(columns.unit[units])
+
+        groups: list[str | None] = [None] * len(rounds)
+        if columns.group is not None:
+            names = origin.table.group_names
+            groups = [None if place == NULL else names[columns.group[place]] for place in places.tolist()]
+        widths, buckets = (np.where(null, 0, column[at]).tolist() for column in (columns.width, columns.bucket))
+        edge, corner = edges.tolist(), corners.tolist()
+        epoch, ids, packed = self.epoch, origin.table.ids, columns.seq_ptr is not None
+        for i, round in enumerate(rounds):
+            part = slice(edge[i], edge[i + 1])
+            yield _spec(
+                epoch=epoch,
+                index=indices[i],
+                _ids=ids,
+                indices=spans.samples[part],
+                starts=spans.starts[part],
+                lengths=spans.lengths[part],
+                row_ptr=row_ptr[corner[i] : corner[i + 1]],
+                max_len=widths[i],
+                bucket_id=buckets[i],
+                group=groups[i],
+                packed=packed,
+                after=self.position(round.end),
+                last_of_step=None,
+            )
