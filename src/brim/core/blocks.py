@@ -47,11 +47,19 @@ class HashTree:
     def read(cls, data: memoryview, nbytes: int, root: str) -> "HashTree":
         """Return the tree of `nbytes` bytes whose lists lie end to end at the start of `data`."""
         lists: list[memoryview] = []
-        while not lists or nbytes > BLOCK:
-            nbytes = ceil_div(nbytes, BLOCK) * DIGEST_BYTES
-            lists.append(data[:nbytes])
-            data = data[nbytes:]
+        for size in list_sizes(nbytes):
+            lists.append(data[:size])
+            data = data[size:]
         return cls(tuple(lists), root)
+
+
+def list_sizes(nbytes: int) -> list[int]:
+    """Return how many bytes each list of checksums of `nbytes` bytes has."""
+    sizes: list[int] = []
+    while not sizes or nbytes > BLOCK:
+        nbytes = ceil_div(nbytes, BLOCK) * DIGEST_BYTES
+        sizes.append(nbytes)
+    return sizes
 
 
 class GrowingTree:

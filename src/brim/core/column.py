@@ -1,7 +1,7 @@
 """`Column`: numbers in memory or in a file, of which only what is read is verified.
 
 Reading an element, a slice or some rows of a column in a file verifies the blocks that they lie in, each block once
-(`brim.core.blocks`); `whole` verifies all of them. A column in memory is believed. Both have a checksum that stands for
+(`brim.core.blocks`); `whole` verifies all of them. A column in memory needs no verification. Both have a checksum that stands for
 their numbers: it is known from the headers of a file, and computed from an array, with the same result.
 """
 
@@ -16,7 +16,7 @@ from brim.core.fingerprint import array_bytes
 
 
 class Column:
-    """A column of numbers. Row numbers that are given to it must not be negative.
+    """A column of numbers, which takes the keys that a one-dimensional array takes.
 
     Example:
         >>> column = Column.of(np.array([5, 3, 4]))
@@ -27,7 +27,7 @@ class Column:
     def __init__(
         self, values: NDArray[Any], blocks: Blocks | None = None, *, tree: HashTree | None = None, what: str = ""
     ) -> None:
-        """Not called directly: use `of`, or `Columns.column`. Without `blocks`, the values are believed.
+        """Not called directly: use `of`, or `Columns.column`. Without `blocks`, nothing is verified.
 
         Args:
             tree: The checksums of the values, if they are known.
@@ -65,19 +65,21 @@ class Column:
         Raises:
             DamagedError: The bytes are not the ones that were written.
         """
-        if self._blocks is not None:
-            self._check(self._blocks.check_all())
+        blocks = self._blocks  # another thread may set it to None
+        if blocks is not None:
+            self._check(blocks.check_all())
             self._blocks = None
         return self.values
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the number of a row (an integer), those of a slice, or those of an array of row numbers.
+        """Return the number of a row (an integer), or those of a slice, an array of row numbers, or a mask of all rows.
 
         Raises:
             DamagedError: The bytes around them are not the ones that were written.
         """
-        if self._blocks is not None:
-            self._touch(self._blocks, key)
+        blocks = self._blocks
+        if blocks is not None:
+            self._touch(blocks, key)
         return self.values[key]
 
     def item(self, row: int) -> int:
@@ -86,12 +88,21 @@ class Column:
 
     def _touch(self, known: Blocks, key: Any) -> None:
         if isinstance(key, slice):
-            start, stop, _ = key.indices(len(self))
-            blocks: Any = slice(start >> self._shift, ((stop - 1) >> self._shift) + 1 if start < stop else 0)
-        else:
-            blocks = key >> self._shift
-        if not known.verified[blocks].all():
-            at = np.arange(blocks.start, blocks.stop) if isinstance(blocks, slice) else np.atleast_1d(blocks)
+            rows = range(len(self))[key]
+            if not rows:
+                return
+            first, last = sorted((rows[0], rows[-1]))
+            blocks = slice(first >> self._shift, (last >> self._shift) + 1)
+            if not known.verified[blocks].all():
+                self._check(known.check(np.arange(blocks.start, blocks.stop)))
+            return
+        at = np.atleast_1d(key)
+        if at.dtype == np.bool_:
+            at = np.flatnonzero(at)
+        if len(at) and at.min() < 0:
+            at = np.where(at < 0, at + len(self), at)
+        at = at >> self._shift
+        if not known.verified[at].all():
             self._check(known.check(at))
 
     def spans(self, starts: NDArray[np.integer[Any]], stops: NDArray[np.integer[Any]]) -> NDArray[Any]:
@@ -100,12 +111,13 @@ class Column:
         Raises:
             DamagedError: The bytes around them are not the ones that were written.
         """
-        if self._blocks is not None:
+        blocks = self._blocks
+        if blocks is not None:
             filled = starts < stops
             first, last = starts[filled] >> self._shift, (stops[filled] - 1) >> self._shift
             inside = np.flatnonzero(last - first > 1)
             between = [np.arange(first[i] + 1, last[i]) for i in inside.tolist()]
-            self._check(self._blocks.check(np.concatenate([first, last, *between]).astype(np.int64, copy=False)))
+            self._check(blocks.check(np.concatenate([first, last, *between]).astype(np.int64, copy=False)))
         return self.values
 
     def equals(self, other: "Column") -> bool:

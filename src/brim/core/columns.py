@@ -3,7 +3,9 @@
 Layout: a line with the format's name and version, padded to 64 bytes; the columns, each starting at a multiple of 64; a
 JSON index (metadata, and for each column its dtype, size, place and checksum); a last line of 64 bytes with the index's
 size and checksum. Opening a file reads a few hundred bytes however long it is, a truncated file has no last line, and
-nothing is read unverified. Nothing is ever unpickled.
+nothing is read unverified. Nothing is ever unpickled. To replace a file that may be open, rename another one over it
+(as `write_columns` does): whoever writes into a mapped file changes what was verified, and cutting it off ends the
+processes that map it.
 
 A column has one checksum for all its bytes, or one for each of its blocks. The first is for files that are always read
 whole. The second is for those of which a few rows are read at a time: the lists of checksums lie behind the column, and
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_file
-from brim.core.blocks import ONE_BLOCK, Blocks, GrowingTree, HashTree
+from brim.core.blocks import ONE_BLOCK, Blocks, GrowingTree, HashTree, list_sizes
 from brim.core.column import Column
 from brim.core.errors import DamagedError, DataError
 from brim.core.fingerprint import array_bytes, canonical_json, digest_bytes
@@ -139,7 +141,8 @@ class Columns:
     def __init__(
         self, path: str | os.PathLike[str], format: str, *, older: tuple[str, ...] = (), check: bool = True
     ) -> None:
-        """Open without reading the columns. `check=False` believes them: for a file that another process has checked.
+        """Open without reading the columns. `check=False` verifies nothing: for a file that another process has
+        verified.
 
         Args:
             older: Earlier versions of the format that are read, too.
@@ -194,6 +197,8 @@ class Columns:
 
     def _open(self, name: str) -> Column:
         place, what = self._places[name], f"{self.path}: column {name!r}"
+        if _end(place) > len(self._map):
+            raise DamagedError(f"{self.path} is damaged (bytes of column {name!r} are missing); write the file again")
         values = np.frombuffer(self._map, np.dtype(place["dtype"]), place["size"], place["start"])
         data = self._map[place["start"] : place["start"] + values.nbytes]
         if "root" not in place:
@@ -219,6 +224,14 @@ class Columns:
         if not whole:
             raise DamagedError(f"{self.path} is truncated or damaged (its index is not readable); write the file again")
         return json.loads(index)
+
+
+def _end(place: Mapping[str, Any]) -> int:
+    """Return the offset at which a column and its lists of checksums end."""
+    nbytes = place["size"] * np.dtype(place["dtype"]).itemsize
+    if "lists" not in place:
+        return place["start"] + nbytes
+    return max(place["start"] + nbytes, place["lists"] + sum(list_sizes(nbytes)))
 
 
 def _reopen(path: Path, formats: tuple[str, ...]) -> Columns:

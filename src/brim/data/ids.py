@@ -164,7 +164,13 @@ class Ids:
             yield from self.take(np.arange(start, min(start + AT_ONCE, self._count)))
 
     def take(self, rows: NDArray[np.integer[Any]]) -> tuple[SampleId, ...]:
-        """Return the ids of the given rows."""
+        """Return the ids of the given rows. Rows below 0 count from the end, as in a list.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        if len(rows) and not (0 <= rows.min() and rows.max() < self._count):
+            rows = np.arange(self._count)[rows]
         if not self.columns:
             return tuple(rows.tolist())
         if "id" in self.columns:

@@ -1,11 +1,12 @@
 """A length cache as JSONL: a header line, then one line per sample.
 
-    {"format":"brim.lengths/2","rows":2,"fingerprint":"...","tokenizer_hash":"...","dataset_hash":"...",...}
+    {"checksum":"...","format":"brim.lengths/2","rows":2,"fingerprint":"...","tokenizer_hash":"...",...}
     {"sample_id":"a","length":5}
     {"sample_id":"b","length":3,"group":"depth-2"}
 
-A truncated or altered file is detected by the header's count and fingerprint. A file without them (written by hand, or
-by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is read without these checks.
+A truncated or altered file is detected by the header's count and fingerprint, and an altered header by its checksum. A
+file without them (written by hand, or by another tool: `{"tokenizer_hash": ..., "version": 1}` or no header at all) is
+read without these checks.
 
 Many lines are parsed at once, and become columns before the next ones are read. Lines that do not all have the same
 keys and spaces, or have anything wrong about them, are parsed one by one, which finds the line that is wrong.
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from brim.core.atomic import atomic_file
 from brim.core.errors import DamagedError, DataError
+from brim.core.fingerprint import canonical_json, digest_bytes
 from brim.core.options import LONGEST
 from brim.data.ids import Ids, SampleId, is_id, not_an_id
 from brim.data.lengths import FORMAT, FORMAT_1, LengthCache, checked_axes, fingerprint_1, not_a_length
@@ -32,10 +34,23 @@ BLOCK_BYTES = 1 << 18
 MARKS = (b"null", b"true", b"false")
 """Marks before the second, third and fourth value of a line. Keys in another order leave marks in another order."""
 SPACE = rb"[ \t\r]*"
+QUOTE = ord('"')
+
+
+HEADER = (
+    ("tokenizer_hash", str, "a string"),
+    ("dataset_hash", str, "a string"),
+    ("fingerprint", str, "a string"),
+    ("rows", int, "a number"),
+    ("group_names", list, "a list of strings"),
+    ("source", dict, "an object"),
+)
+"""The values of a header, and what each of them must be."""
 
 
 def write_jsonl(cache: LengthCache, path: str | os.PathLike[str]) -> None:
     header = {"format": FORMAT, "rows": len(cache), "fingerprint": cache.fingerprint, **cache.meta}
+    header = {"checksum": _checksum(header), **header}
     with atomic_file(path) as file:
         file.write(orjson.dumps(header) + b"\n")
         for start in range(0, len(cache), BLOCK):
@@ -106,10 +121,22 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
     row = _parse(path, 1, line) or {}
     if "length" in row or not ("format" in row or "tokenizer_hash" in row):
         return {}
-    format = row.get("format", FORMAT)
-    if format not in (FORMAT, FORMAT_1):
+    format = row.get("format")
+    if format not in (FORMAT, FORMAT_1, None):
         raise DamagedError(f"{path} is of version {format}, this brim reads {FORMAT}; build it again")
+    if format == FORMAT and row.pop("checksum", None) != _checksum(row):
+        raise DamagedError(f"{path}:1: the header is damaged (its checksum differs); build it again")
+    row = {name: value for name, value in row.items() if value is not None}
+    for name, kind, what in HEADER:
+        if not isinstance(row.get(name, kind()), kind):
+            raise DataError(f"{path}:1: {name} is {row[name]!r}; it must be {what}")
+    if not all(type(name) is str for name in row.get("group_names", ())):
+        raise DataError(f"{path}:1: group_names is {row['group_names']!r}; it must be a list of strings")
     return row
+
+
+def _checksum(header: Mapping[str, Any]) -> str:
+    return digest_bytes(canonical_json(header))
 
 
 def _refuse_duplicate(path: Path, ids: Ids) -> None:
@@ -137,9 +164,10 @@ def _parse_block(text: bytes) -> Values | None:
     order and with its spaces, and only valid values.
 
     What stands between two values is replaced by a mark, a null before the second value and others before those that
-    follow, and what ends a line by two nulls, so that all values form one list. No other mark is in it. So if as many
-    lines as there were have all marks where they belong, then none fell into a string or a bracket that its line did
-    not close, and every line is a row by itself.
+    follow, and what ends a line by two nulls, so that all values form one list. No other mark is in it, so if as many
+    lines as there were have all marks where they belong, then at least so many texts were replaced. That none was
+    replaced in addition, inside a string, follows from the quotes: each text that is replaced has some, each string has
+    two, and there are no others.
     """
     text = text.removesuffix(b"\n")
     frame = _Frame.of(text[: text.find(b"\n") + 1].removesuffix(b"\n") or text)
@@ -158,8 +186,12 @@ def _parse_block(text: bytes) -> Values | None:
         return None
     lines, stride = text.count(b"\n") + 1, 2 * len(frame.keys) + 1
     columns = {key: values[2 * place :: stride] for place, key in enumerate(frame.keys)}
-    whole = len(values) == lines * stride - 2 and _are_marked(values, len(frame.between), stride, lines)
-    return _checked(columns) if whole else None
+    if len(values) != lines * stride - 2 or not _are_marked(values, len(frame.between), stride, lines):
+        return None
+    kinds = {key: set(map(type, column)) for key, column in columns.items()}
+    strings = sum(list(map(type, columns[key])).count(str) for key, found in kinds.items() if str in found)
+    quotes = np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE)
+    return _checked(columns, kinds) if quotes == lines * frame.quotes + 2 * strings else None
 
 
 def _replaced(text: bytes, old: bytes, new: bytes) -> bytes:
@@ -176,6 +208,10 @@ class _Frame(NamedTuple):
     between: list[bytes]
     """The text before each other value; spaces before a comma or behind a colon can stay where they are."""
     closing: bytes
+
+    @property
+    def quotes(self) -> int:
+        return b"".join((self.opening, *self.between, self.closing)).count(b'"')
 
     @classmethod
     def of(cls, line: bytes) -> "_Frame | None":
@@ -201,7 +237,7 @@ class _Frame(NamedTuple):
 def _are_marked(values: list[Any], marks: int, stride: int, lines: int) -> bool:
     """Whether all marks between values are where they belong, and no others are."""
     ends = values[stride - 2 :: stride] + values[stride - 1 :: stride]
-    if ends.count(None) != len(ends) or len(ends) != 2 * (lines - 1):
+    if ends.count(None) != len(ends):
         return False
     for place in range(marks):
         found, mark = values[2 * place + 1 :: stride], (None, True, False)[place]
@@ -210,26 +246,26 @@ def _are_marked(values: list[Any], marks: int, stride: int, lines: int) -> bool:
     return True
 
 
-def _checked(columns: Mapping[str, list[Any]]) -> Values | None:
-    """Return the values of these columns, or None if they are not all valid."""
-    kinds = {name: set(map(type, values)) for name, values in columns.items()}
+def _checked(columns: Mapping[str, list[Any]], kinds: Mapping[str, set[type]]) -> Values | None:
+    """Return the values of these columns, which are of these types, or None if they are not all valid."""
     plain = kinds.get("group", {str}) == {str} and "axes" not in kinds
     if not (plain and kinds.get("sample_id", {None}) <= {int, str} and kinds.get("length") == {int}):
         return None
     lengths = np.array(columns["length"])
     in_range = lengths.dtype == np.int64 and lengths.min() >= 0 and lengths.max() <= LONGEST
-    if not in_range or any(type(None) in kind for kind in kinds.values()):
+    if not in_range:
         return None
     return Values(columns["sample_id"], lengths, columns.get("group"))
 
 
 def _parse_lines(path: Path, number: int, text: bytes) -> Values:
     """Return the values of lines that are parsed one by one. The first has this number in the file."""
-    parsed = [_parse(path, at, line) for at, line in enumerate(text.split(b"\n"), number)]
-    for at, row in enumerate(parsed, number):
+    rows: list[dict[str, Any]] = []
+    for at, line in enumerate(text.split(b"\n"), number):
+        row = _parse(path, at, line)
         if row is not None:
             _check(f"{path}:{at}", path, row)
-    rows = [row for row in parsed if row is not None]
+            rows.append(row)
     return Values(
         [row["sample_id"] for row in rows],
         [row["length"] for row in rows],
@@ -269,10 +305,7 @@ def _groups(parts: list[Part], numbers: dict[Any, int], order: Any) -> tuple[NDA
     found = [np.zeros(len(part.lengths), np.int32) if part.groups is None else part.groups for part in parts]
     codes = np.concatenate([np.empty(0, np.int32), *found])
     used = {name for name, number in numbers.items() if number or not codes.all()}
-    try:
-        names = list(order) if used == set(order) else sorted(used)
-    except TypeError:
-        raise DataError("some groups are strings and some are not") from None
+    names = list(order) if used == set(order) else sorted(used)
     if names in ([], [""]):
         return None, ()
     place = np.zeros(len(numbers), np.int32)
@@ -326,8 +359,7 @@ def _check(where: str, path: Path, row: dict[str, Any]) -> None:
             raise not_a_length(id, row["length"])
         if row.get("axes") is not None:
             checked_axes([row["length"]], [row["axes"]], [id])
-        hash(row.get("group"))
-    except TypeError:
-        raise DataError(f"{where}: the group is {row['group']!r}; a group is a string") from None
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
+    if not isinstance(row.get("group"), str | None):
+        raise DataError(f"{where}: the group is {row['group']!r}; a group is a string")

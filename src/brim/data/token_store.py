@@ -85,10 +85,11 @@ class TokenStore:
         self._tokens, self._learned = Column.of(tokens), Column.of(learned)
         self._starts, self.length = Column.of(starts), Column.of(lengths)
         self.pad_id, self.dataset_hash, self.tokenizer_hash, self.path = pad_id, dataset_hash, tokenizer_hash, path
-        believed = all(column.is_verified for column in self._columns)
+        verified = all(column.is_verified for column in self._columns)
         # Which rows were verified, with all of their tokens; None if nothing is left to verify.
-        self._seen = None if believed else np.zeros(len(self), np.bool_)
+        self._seen = None if verified else np.zeros(len(self), np.bool_)
         self._unseen = len(self)
+        self._file: tuple[int, ...] = ()  # the file that was opened, as other processes recognise it
 
     @property
     def _columns(self) -> tuple[Column, ...]:
@@ -146,6 +147,7 @@ class TokenStore:
             raise DataError(
                 f"{path} does not exist" if not path.exists() else f"{path} is a directory, not a token store"
             )
+        file = _identity(path)
         columns = Columns(path, FORMAT, older=(FORMAT_1,), check=check)
         meta: Mapping[str, Any] = columns.meta
         tokens, learned, lengths = (columns.column(name) for name in ("tokens", "learned", "length"))
@@ -154,7 +156,7 @@ class TokenStore:
         starts = columns.column("start") if "start" in columns else begins(lengths.whole)
         if len(starts) != len(lengths) or len(tokens) != len(learned):
             raise DamagedError(f"{path} is damaged (its columns do not fit together); write the file again")
-        return cls(
+        store = cls(
             tokens,
             learned,
             starts,
@@ -164,6 +166,8 @@ class TokenStore:
             tokenizer_hash=meta["tokenizer_hash"],
             path=path,
         )
+        store._file = file
+        return store
 
     def verify(self) -> None:
         """Read everything. Afterwards, nothing is left to verify.
@@ -178,8 +182,8 @@ class TokenStore:
         self._seen = None
 
     def __reduce__(self) -> Any:
-        if self.path is not None:  # another process verifies by itself, unless nothing is left to verify
-            return (_reopen, (self.path, self._seen is not None))
+        if self.path is not None:  # another process verifies by itself, unless all of the same file was verified
+            return (_reopen, (self.path, self._file if self._seen is None else None))
         parts = (self.tokens, self.learned, self.starts, self.lengths)
         return (_rebuild, (parts, {name: getattr(self, name) for name in ("pad_id", "dataset_hash", "tokenizer_hash")}))
 
@@ -190,9 +194,10 @@ class TokenStore:
         self, rows: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> Spans:
         ends = starts + lengths
+        seen = self._seen  # another thread may set it to None
         try:
-            if self._seen is not None and not self._seen.take(rows).all():
-                self._verify_rows(rows, self._seen)
+            if seen is not None and not seen.take(rows).all():
+                self._verify_rows(rows, seen)
             beyond = np.count_nonzero(ends > self.length.values.take(rows))
         except IndexError:
             raise shorter(self, rows, ends) from None
@@ -204,8 +209,9 @@ class TokenStore:
 
     def sample(self, row: int) -> Spans:
         """Return all tokens of one sample."""
-        if self._seen is not None and not self._seen[row]:
-            self._verify_rows(np.array([row]), self._seen)
+        row, seen = range(len(self))[row], self._seen
+        if seen is not None and not seen[row]:
+            self._verify_rows(np.array([row]), seen)
         start = int(self._starts.values[row])
         stop = start + int(self.length.values[row])
         return Spans(self._tokens.values[start:stop], self._learned.values[start:stop], np.zeros(1, np.int64))
@@ -232,9 +238,12 @@ class TokenStore:
         self._tokens.spans(starts, stops)
         self._learned.spans(starts, stops)
         seen[new] = True
+        # Threads that verify the same rows at the same time both count them, so the count is only a hint.
         self._unseen -= len(new)
-        if not self._unseen:
-            self._seen = None
+        if self._unseen <= 0:
+            self._unseen = int(np.count_nonzero(~seen))
+            if not self._unseen:
+                self._seen = None
 
 
 def shorter(source: TokenSource, rows: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> MismatchError:
@@ -254,8 +263,15 @@ def is_token_store(path: Path) -> bool:
     return path.is_file() and is_columns(path, FORMAT)
 
 
-def _reopen(path: Path, check: bool) -> TokenStore:
-    return TokenStore.load(path, check=check)
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file is replaced or written to."""
+    found = os.stat(path)
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _reopen(path: Path, verified: tuple[int, ...] | None) -> TokenStore:
+    """Open a store in another process; `verified` is the file if all of it was verified there."""
+    return TokenStore.load(path, check=not path.is_file() or verified != _identity(path))
 
 
 def _rebuild(parts: tuple[Any, ...], options: dict[str, Any]) -> TokenStore:

@@ -27,7 +27,7 @@ def deal_order(cost: NDArray[np.int64], step_size: int, *, seed: int, epoch: int
     microbatches of a short last step are drawn at random, not from one end of the costs.
     """
     shuffled = permutation(len(cost), seed=seed, purpose="order", epoch=epoch)
-    if step_size == 1:
+    if step_size == 1 or len(cost) < step_size:
         return shuffled
     short = len(cost) % step_size
     last, rest = shuffled[:short], shuffled[short:]
