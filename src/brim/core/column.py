@@ -1,8 +1,8 @@
 """`Column`: numbers in memory or in a file, of which only what is read is verified.
 
 Reading an element, a slice or some rows of a column in a file verifies the blocks that they lie in, each block once
-(`brim.core.blocks`); `whole` verifies all of them. A column in memory needs no verification. Both have a checksum that stands for
-their numbers: it is known from the headers of a file, and computed from an array, with the same result.
+(`brim.core.blocks`); `whole` verifies all of them. A column in memory needs no verification. Both have a checksum that
+stands for their numbers: it is known from the headers of a file, and computed from an array, with the same result.
 """
 
 from typing import Any

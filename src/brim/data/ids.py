@@ -169,7 +169,7 @@ class Ids:
         Raises:
             IndexError: There is no such row.
         """
-        if len(rows) and not (0 <= rows.min() and rows.max() < self._count):
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self._count):
             rows = np.arange(self._count)[rows]
         if not self.columns:
             return tuple(rows.tolist())
