@@ -18,7 +18,8 @@ SMALLEST = 3
 @pytest.fixture(autouse=True, scope="module")
 def _small_windows():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brim.plan.grouping.group.SMALLEST", SMALLEST)
+        patch.setattr("brim.plan.grouping.windows.SMALLEST", SMALLEST)
+        patch.setattr("brim.plan.grouping.windows.FEWEST", SMALLEST)
         patch.setattr("brim.plan.grouping.group.STEPS", 1)
         patch.setattr("brim.plan.grouping.windows.LARGEST", SMALLEST + 1)
         yield

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import LONGEST, configs, tables
 
-from brim import BatchingConfig, BatchPlan, LengthCache, OptionError
+from brim import BatchingConfig, BatchPlan, LengthCache, OptionError, PackingConfig
 from brim.core.errors import DataError
 from brim.data.ids import Ids
 from brim.plan import CostModel
@@ -187,10 +187,46 @@ def test_costs_that_mean_nothing_are_refused(costs, message):
 @pytest.mark.parametrize(("samples", "ranks"), [(2_000, 64), (20_000, 256), (2_000, 8), (20_000, 64)])
 def test_at_most_a_quarter_more_steps_are_made_than_the_budget_asks_for(samples, ranks):
     table = LengthCache(Ids.rows(samples), heavy_tailed(samples))
-    free = BatchPlan.build(table, BatchingConfig(token_budget=16384, window_padding=0.5)).num_microbatches(0)
+    free = BatchPlan.build(table, BatchingConfig(token_budget=16384, window=samples)).num_microbatches(0)
     plan = BatchPlan.build(table, BatchingConfig(token_budget=16384, microbatches_per_step=ranks))
     fewest = -(-free // ranks)
     assert fewest <= plan.num_microbatches(0) // ranks <= fewest + fewest // 4
+
+
+@pytest.mark.parametrize(("samples", "step"), [(2_000, 8), (5_000, 3), (20_000, 32)])
+def test_steps_are_whole_where_most_samples_have_a_microbatch_of_their_own(samples, step):
+    """Windows have too few rows to be rounded up to whole steps each."""
+    random = np.random.default_rng(0)
+    for short in (0.01, 0.05, 0.3):
+        alone = random.random(samples) > short
+        lengths = np.where(alone, random.integers(513, 1025, samples), random.integers(1, 512, samples))
+        table = LengthCache(Ids.rows(samples), lengths.astype(np.int32))
+        plan = BatchPlan.build(table, BatchingConfig(token_budget=1024, microbatches_per_step=step))
+        fewest = BatchPlan.build(table, BatchingConfig(token_budget=1024, window=samples)).num_microbatches(0)
+        assert plan.num_microbatches(0) % step == 0
+        assert plan.num_microbatches(0) <= fewest * 1.02 + step
+
+
+HUGE = ({}, {"window": 5}, {"bucket_edges": (1_000,)}, {"cost": CostModel(per_square=1 / 16), "window": 5})
+
+
+def huge(longest, options):
+    lengths = np.random.default_rng(0).integers(longest // 20, longest, 20, endpoint=True).tolist()
+    config = BatchingConfig(token_budget=2**31 - 1, microbatches_per_step=4, **options)
+    return BatchPlan.build({str(row): length for row, length in enumerate(lengths)}, config).columns(0)
+
+
+@pytest.mark.parametrize("options", HUGE)
+def test_costs_too_large_to_compute_with_are_refused(options):
+    with pytest.raises(OptionError, match=r"steps cannot be balanced by cost where a row has \d+ tokens"):
+        huge(2**31 - 1, options)
+
+
+@pytest.mark.parametrize("options", [*HUGE[:3], {"packing": PackingConfig(max_length=2_000_000, pad_to_max=False)}])
+def test_steps_of_very_long_samples_are_whole(options):
+    columns = huge(1_000_000, options)
+    assert len(columns) % 4 == 0
+    assert (columns.slots < 2**31).all()
 
 
 def test_steps_larger_than_the_data_are_one_step():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plans import configs, lognormal, tables
 
-from brim import BatchingConfig, BatchPlan, LengthCache
+from brim import BatchingConfig, BatchPlan, LengthCache, PackingConfig
 from brim.core.arrays import take_segments
 from brim.core.rng import raw_bits, raw_blocks
 from brim.data.ids import Ids
@@ -261,6 +261,24 @@ def test_more_padding_buys_better_mixing_and_none_buys_one_window():
         found.append((plan.get_epoch(0).fill.waste, meet_again(plan.columns(0), plan.columns(1), len(plan.units))))
     assert found[0][0] < found[1][0] < found[2][0]
     assert found[0][1] > found[1][1] > found[2][1]
+
+
+def test_windows_get_smaller_down_to_a_few_microbatches_as_more_padding_is_allowed():
+    table = LengthCache(Ids.rows(4_000), lognormal(4_000))
+    paddings = []
+    for padding in (0.01, 0.05, 0.2, 0.5):
+        plan = BatchPlan.build(table, BatchingConfig(token_budget=4_096, window_padding=padding), num_epochs=2)
+        paddings.append(plan.get_epoch(0).fill.waste)
+        assert paddings[-1] <= 1.2 * padding
+    assert paddings == sorted(paddings)
+    assert paddings[-1] > 5 * paddings[0]
+
+
+def test_rows_of_one_width_need_no_windows():
+    table = LengthCache(Ids.rows(2_000), lognormal(2_000))
+    for options in ({"num_buckets": 4, "pad_policy": "pad_to_bucket"}, {"packing": PackingConfig(max_length=2_048)}):
+        plans = [BatchPlan.build(table, BatchingConfig(token_budget=8_192, window=w, **options)) for w in (None, 4)]
+        assert plans[0].columns(0).fingerprint == plans[1].columns(0).fingerprint
 
 
 def test_windows_are_not_smaller_than_they_should_be_and_given_sizes_are_kept():

@@ -71,23 +71,30 @@ static PyObject *add_bucket(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* cut(width, bounds:int64, budget, rows, starts:int64) -> number of microbatches
+/* The cost of a row in sixteenths: its width w, w * w / scale (nothing if the scale is 0), and `extra`. */
+static inline int64_t price_of(int64_t wide, int64_t scale, int64_t extra)
+{
+    const int64_t square = wide * wide;
+    return 16 * wide + extra + (scale ? square / scale * 16 + square % scale * 16 / scale : 0);
+}
+
+/* cut(width, bounds:int64, budget, rows, scale, extra, target, starts:int64) -> number of microbatches
  *
- * Rows of a window come widest first; each microbatch takes as many as the budget allows at the width of its first row, at most `rows`. With
- * an empty `starts`, microbatches are only counted.
+ * Rows of a window come widest first; each microbatch takes as many as the budget allows at the width of its first row, at most `rows`, and
+ * no more than cost `target` by the price of that row, if the target is not 0. With an empty `starts`, microbatches are only counted.
  */
 static PyObject *cut(PyObject *self, PyObject *args)
 {
     Py_buffer width_, bounds_, starts_;
-    long long budget, most;
-    if (!PyArg_ParseTuple(args, "y*y*LLw*", &width_, &bounds_, &budget, &most, &starts_))
+    long long budget, most, scale, extra, target;
+    if (!PyArg_ParseTuple(args, "y*y*LLLLLw*", &width_, &bounds_, &budget, &most, &scale, &extra, &target, &starts_))
         return NULL;
     const int32_t *width = width_.buf;
     const int64_t *bounds = bounds_.buf, n = width_.len / (int64_t)sizeof(int32_t);
     const Py_ssize_t windows = bounds_.len / (Py_ssize_t)sizeof(int64_t) - 1, room = starts_.len / (Py_ssize_t)sizeof(int64_t);
     int64_t *starts = starts_.buf;
     Py_ssize_t count = 0;
-    int right = most > 0;
+    int right = most > 0 && scale >= 0 && extra >= 0 && target >= 0;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t window = 0; window < windows && right; window++) {
         const int64_t end = bounds[window + 1];
@@ -98,8 +105,13 @@ static PyObject *cut(PyObject *self, PyObject *args)
                 break;
             if (room)
                 starts[count] = at;
-            const int64_t take = budget / width[at];
-            at += take < 1 ? 1 : take > most ? most : take;
+            int64_t take = budget / width[at];
+            take = take > most ? most : take;
+            if (target) {
+                const int64_t cheap = target / price_of(width[at], scale, extra);
+                take = take > cheap ? cheap : take;
+            }
+            at += take < 1 ? 1 : take;
         }
     }
     Py_END_ALLOW_THREADS
@@ -115,9 +127,9 @@ static PyObject *cut(PyObject *self, PyObject *args)
 
 /* cut_levels(width, scale, extra, budget, rows, wanted:int64, capacity:int64, starts:int64) -> number of microbatches, or -1
  *
- * Cut one window. In sixteenths, a row of width w costs w + w * w / scale (without the square if the scale is 0), and `extra`. Level l is for at most capacity[l]
- * microbatches that cost as nearly wanted[l] as possible, and no more unless they are a single row; each microbatch takes the level that it
- * misses least, and of several the one with most capacity left. -1: there are more microbatches than `starts` has room for.
+ * Cut one window. Level l is for at most capacity[l] microbatches that cost as nearly wanted[l] as possible, and no more unless they are a
+ * single row; each microbatch takes the level that it misses least, and of several the one with most capacity left. -1: there are more
+ * microbatches than `starts` has room for.
  */
 enum { LEVELS = 64, FINENESS = 256 };
 
@@ -128,8 +140,7 @@ static Py_ssize_t walk_levels(const int32_t *width, Py_ssize_t n, int64_t scale,
     while (at < n) {
         if (count == room)
             return -1;
-        const int64_t wide = width[at], square = wide * wide;
-        const int64_t one = 16 * wide + extra + (scale ? square / scale * 16 + square % scale * 16 / scale : 0);
+        const int64_t wide = width[at], one = price_of(wide, scale, extra);
         int64_t fits = budget / wide, missed = 0, rows = 1;
         int best = -1;
         fits = fits < 1 ? 1 : fits > most ? most : fits;

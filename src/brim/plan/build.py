@@ -5,12 +5,13 @@ the epoch.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.arrays import gather, order_by, round_up, segment_sums, take_segments
+from brim.core.arrays import gather, offsets, order_by, round_up, segment_sums, take_segments
 from brim.core.rng import permutation
 from brim.plan.buckets import BucketSpec
 from brim.plan.config import BatchingConfig, PackingConfig, PadPolicy
@@ -139,10 +140,12 @@ def _pack_rows(units: Units, packing: PackingConfig, config: BatchingConfig, epo
     if units.group is None:
         return _packed(units.length, arrivals, packing, search)
     orders, ptrs, end, bound = [np.empty(0, np.int32)], [np.zeros(1, np.int64)], 0, 0
-    groups = np.unique(units.group)
-    part = search.part(1 / len(groups))
-    for group in groups:
-        members = arrivals[units.group[arrivals] == group]
+    arrived = units.group[arrivals]
+    sizes = np.bincount(arrived)
+    bounds = offsets(sizes[sizes > 0]).tolist()
+    part = search.part(1 / max(len(bounds) - 1, 1))
+    by_group = arrivals[order_by(arrived)]
+    for members in (by_group[start:stop] for start, stop in pairwise(bounds)):
         rows = _packed(units.length[members], None, packing, part)
         orders.append(members[rows.order])
         ptrs.append(rows.ptr[1:] + end)
@@ -191,7 +194,10 @@ def _kinds(
 
 def _mean_attention(units: Units, rows: Rows) -> int:
     """Return the mean, over packed rows, of the sum of the squared lengths in a row."""
-    return int((units.length.astype(np.int64) ** 2).sum()) // max(len(rows), 1)
+    squares = units.length.astype(np.int64) ** 2
+    # In two parts, because the sum may need more than 64 bits.
+    total = (int((squares >> 32).sum()) << 32) + int((squares & 0xFFFFFFFF).sum())
+    return total // max(len(rows), 1)
 
 
 def _widest(

@@ -103,11 +103,13 @@ class BatchingConfig:
     """Upper limit of the rows in a microbatch."""
     window: int | None = None
     """Rows are sorted by length inside random windows of at most this many rows. Smaller: more random; larger: less
-    padding. Default: as small as `window_padding` allows.
+    padding. Default: as small as `window_padding` allows. It has no effect on rows that are all padded to one width,
+    nor without `shuffle`.
     """
     window_padding: float = WINDOW_PADDING
-    """Share of the slots that padding may take in sorted windows whose size is not given. Larger: smaller windows, in
-    which samples meet other ones in every epoch; 0: one window, with the least padding.
+    """Share of the slots that padding may take in sorted windows whose size is not given. Larger: smaller windows, so
+    that samples share microbatches with other samples in each epoch; 0: one window, with the least padding. An epoch
+    of few microbatches has more padding than this even in one window.
     """
     drop_last: bool = False
     """Drop microbatches that are not full because their bucket or window ran out of rows."""
@@ -115,8 +117,9 @@ class BatchingConfig:
     """Options for packing samples into rows before rows are grouped. None: one sequence per row."""
     microbatches_per_step: int | None = None
     """Microbatches in one optimizer step, over all ranks. If it is given, microbatches are cut so that there are whole
-    steps, whose microbatches cost nearly the same; that takes up to two more steps, and at most a quarter more.
-    Default: one for each rank.
+    steps (except with `drop_last`, or with fewer rows than microbatches in a step), whose microbatches cost nearly the
+    same (except without `shuffle`). That can take more steps: an epoch is planned in windows of about 24 steps, each
+    of which is rounded up to whole ones, and little data gets up to two more. Default: one for each rank.
     """
     cost: CostModel | None = None
     """Cost of a microbatch, by which steps are balanced. Default: that of a model of width 1,024."""

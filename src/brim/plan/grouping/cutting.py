@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.plan.grouping.price import FREE, Price
 from brim.plan.grouping.windows import SMALLEST, Limits, Windows
 
 try:
@@ -35,22 +36,28 @@ padding is out of reach there, so the lowest price would be taken every time.
 """
 
 
-def cut(windows: Windows, limits: Limits) -> NDArray[np.int64]:
-    """Return where microbatches begin, each as full as the budget allows."""
+def cut(windows: Windows, limits: Limits, price: Price = FREE, target: int = 0) -> NDArray[np.int64]:
+    """Return where microbatches begin, each as full as the budget allows.
+
+    With a `target` above 0, no microbatch costs more than that by its `price`, except for single rows.
+    """
     if kernel is None:
-        return np.array(_cut_python(windows, limits), np.int64)
-    budget = (windows.width, windows.bounds, limits.budget, limits.rows)
-    starts = np.empty(kernel.cut(*budget, bytearray()), np.int64)
-    kernel.cut(*budget, starts)
+        return np.array(_cut_python(windows, limits, price, target), np.int64)
+    options = (windows.width, windows.bounds, limits.budget, limits.rows, price.scale or 0, price.extra, target)
+    starts = np.empty(kernel.cut(*options, bytearray()), np.int64)
+    kernel.cut(*options, starts)
     return starts
 
 
-def _cut_python(windows: Windows, limits: Limits) -> list[int]:
+def _cut_python(windows: Windows, limits: Limits, price: Price = FREE, target: int = 0) -> list[int]:
+    """The kernel's `cut` in Python."""
     width, bounds, starts = windows.width.data, windows.bounds.tolist(), list[int]()
+    costs = price.each(windows.width).data
     for at, end in pairwise(bounds):
         while at < end:
             starts.append(at)
-            at += min(max(limits.budget // width[at], 1), limits.rows)
+            most = min(limits.rows, target // costs[at]) if target else limits.rows
+            at += max(min(limits.budget // width[at], most), 1)
     return starts
 
 

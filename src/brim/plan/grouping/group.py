@@ -16,9 +16,10 @@ from brim.core.arrays import ceil_div, offsets, order_by
 from brim.plan.config import WINDOW_PADDING
 from brim.plan.cost import DEFAULT, CostModel
 from brim.plan.grouping.cutting import Cut, cut, cut_full, cut_padded, split_largest
+from brim.plan.grouping.price import Price
 from brim.plan.grouping.ragged import cut_runs, near_order
-from brim.plan.grouping.steps import STEPS, Price, cut_kinds, cut_steps
-from brim.plan.grouping.windows import SMALLEST, Limits, Windows, count_windows, sort_windows
+from brim.plan.grouping.steps import STEPS, cut_kinds, cut_steps
+from brim.plan.grouping.windows import Limits, Windows, count_windows, smallest_window, sort_windows
 
 EVERY_ROW = 2**31 - 1
 NEAR = 256
@@ -51,7 +52,7 @@ class Grouping:
     """Upper limit of the slots of a microbatch."""
     max_rows: int | None = None
     window: int | None = None
-    """Upper limit of the rows in a window. Default: as few as `padding` allows."""
+    """Upper limit of the rows in a window, unless `uniform`. Default: as few as `padding` allows."""
     padding: float = WINDOW_PADDING
     """Share of the slots that padding may take in windows whose size is not given."""
     uniform: bool = False
@@ -66,6 +67,11 @@ class Grouping:
     """Mean sum of squared lengths in a row, if rows are packed. None: attention sees the whole width of a row."""
     seed: int = 0
     epoch: int = 0
+
+    @property
+    def row_window(self) -> int | None:
+        """Upper limit of the rows in a window, if it is given and has an effect: equally wide rows are never padded."""
+        return None if self.uniform else self.window
 
     @property
     def limits(self) -> Limits:
@@ -100,7 +106,7 @@ def group_rows(
         width,
         kind,
         _windows(width, kind, options),
-        equal=options.window is not None,
+        equal=options.row_window is not None,
         seed=options.seed,
         epoch=options.epoch,
     )
@@ -133,9 +139,9 @@ def _windows(width: NDArray[np.int32], kind: NDArray[np.int32] | None, options: 
         width,
         kind,
         options.limits,
-        window=options.window,
+        window=options.row_window,
         padding=0 if options.uniform else options.padding,
-        smallest=max(SMALLEST, STEPS * options.whole_steps if options.whole_steps > 1 else 0),
+        smallest=max(smallest_window(options.padding), STEPS * options.whole_steps if options.whole_steps > 1 else 0),
         recut=options.whole_steps == 1 and not options.drop_last,
     )
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, offsets
-from brim.plan.cost import CostModel
 from brim.plan.grouping.cutting import cut, split_largest
+from brim.plan.grouping.price import Price
 from brim.plan.grouping.windows import Limits, Windows
 
 try:
@@ -37,30 +37,6 @@ MORE, EACH = 2, 4
 """At most `MORE` steps, one for `EACH`, are added so that costs agree better: more steps are emptier microbatches."""
 WORTH = 3000
 """Another step has to lower the sum of the steps' costs by one part in this many."""
-
-
-class Price(NamedTuple):
-    """The cost of a row in sixteenths of a slot: of its width, of its squared width divided by `scale`, and `extra`."""
-
-    scale: int | None
-    extra: int = 0
-
-    @classmethod
-    def of(cls, model: CostModel, attention: int | None = None) -> "Price":
-        """Return the price of rows; of packed rows, for which `attention` is the mean sum of squared lengths."""
-        scale = model.attention_scale
-        if attention is None or scale is None:
-            return cls(scale)
-        return cls(None, 16 * attention // scale)
-
-    def each(self, width: NDArray[np.int32]) -> NDArray[np.int64]:
-        wide = width.astype(np.int64)
-        linear, square = 16 * wide + self.extra, wide * wide
-        return (
-            linear
-            if self.scale is None
-            else linear + square // self.scale * 16 + square % self.scale * 16 // self.scale
-        )
 
 
 class Shape(NamedTuple):
@@ -88,6 +64,10 @@ def cut_steps(windows: Windows, limits: Limits, price: Price, step: int) -> NDAr
     """
     full = cut(windows, limits)
     least = np.diff(np.searchsorted(full, windows.bounds))
+    rows = np.diff(windows.bounds)
+    if len(rows) > 1 and (ceil_div(least, step) * step > rows).any():
+        # Rows of some windows are too few to be rounded up to whole steps, so all windows share their steps.
+        return cut_kinds(windows, limits, price, step, uniform=False)
     starts: list[NDArray[np.int64]] = []
     # Microbatches of several windows share steps in the end, and find enough others of their cost.
     more = MORE if len(least) == 1 else 0
@@ -118,9 +98,7 @@ class _Window:
         self._width, self._limits, self._step, self._price = width, limits, step, price
         self._each = price.each(width)
         self._total = int(self._each.sum())
-        rows = np.minimum(np.maximum(limits.budget // width, 1), limits.rows)
-        self._highest = int((rows * self._each).max())
-        """The cost of the microbatch that costs most if all are as full as the budget allows."""
+        self._highest = price.highest(width, limits)
 
     def best(self, fewest: int, most: int) -> _Found | None:
         """Try all shapes, with the fewest steps and up to `most` more, and return the best cut.
@@ -236,15 +214,15 @@ def _cut_levels_python(
 
 
 def cut_kinds(windows: Windows, limits: Limits, price: Price, step: int, *, uniform: bool) -> NDArray[np.int64]:
-    """Do the same for rows of several kinds, or of one width: there are whole steps of all windows together.
+    """Return where microbatches begin when all windows together consist of whole steps, if there are enough rows.
 
-    All microbatches have the same target. Windows of rows of one width (`uniform`) are cut into equal parts.
+    This is for windows of several kinds of rows, for windows of a given size and for `uniform` rows. All microbatches
+    have the same target. Windows whose rows all have one width (`uniform`) are cut into equal parts.
     """
     rows = np.diff(windows.bounds)
-    fewest = len(_cut_at(windows, limits, price, None, uniform))
+    fewest = len(_cut_at(windows, limits, price, 0, uniform))
     wanted = min(ceil_div(fewest, step) * step, len(windows.order))
-    prices = price.each(windows.width[windows.bounds[:-1]])
-    lowest, highest = 0, int(prices.max()) * (limits.budget + 1)
+    lowest, highest = 0, price.highest(windows.width, limits) + 1
     while highest - lowest > 1:
         middle = (lowest + highest) // 2
         if len(_cut_at(windows, limits, price, middle, uniform)) > wanted:
@@ -252,10 +230,11 @@ def cut_kinds(windows: Windows, limits: Limits, price: Price, step: int, *, unif
         else:
             highest = middle
     starts = _cut_at(windows, limits, price, highest, uniform)
-    sizes = np.diff(starts, append=len(windows.order)) * price.each(windows.width[starts])
     if not uniform:
+        sizes = np.diff(starts, append=len(windows.order)) * price.each(windows.width[starts])
         return split_largest(starts, len(windows.order), sizes, wanted - len(starts))
     # The parts of a window have equal rows, whatever their number.
+    prices = price.each(windows.width[windows.bounds[:-1]])
     parts = np.diff(np.searchsorted(starts, windows.bounds))
     for _ in range(wanted - len(starts)):
         parts[np.argmax(np.where(parts < rows, rows * prices // parts, -1))] += 1
@@ -263,28 +242,12 @@ def cut_kinds(windows: Windows, limits: Limits, price: Price, step: int, *, unif
     return np.repeat(windows.bounds[:-1], parts) + place * np.repeat(rows, parts) // np.repeat(parts, parts)
 
 
-def _cut_at(windows: Windows, limits: Limits, price: Price, target: int | None, uniform: bool) -> NDArray[np.int64]:
-    """Cut so that no microbatch costs more than `target`, but for single rows."""
-    if target is None:
-        return cut(windows, limits)
-    if uniform:
-        first = windows.width[windows.bounds[:-1]]
-        take = np.minimum(np.clip(target // price.each(first), 1, limits.rows), np.maximum(limits.budget // first, 1))
-        parts = ceil_div(np.diff(windows.bounds), take)
-        place = np.arange(parts.sum()) - np.repeat(offsets(parts)[:-1], parts)
-        return np.repeat(windows.bounds[:-1], parts) + place * np.repeat(take, parts)
-    pieces: list[NDArray[np.int64]] = []
-    for begin, end in zip(windows.bounds[:-1].tolist(), windows.bounds[1:].tolist(), strict=True):
-        pieces.append(begin + _all_at(windows.width[begin:end], limits, price, target))
-    return np.concatenate(pieces)
-
-
-def _all_at(width: NDArray[np.int32], limits: Limits, price: Price, target: int) -> NDArray[np.int64]:
-    one = np.array([max(target, 1)])
-    room = np.array([len(width)])
-    starts = np.empty(len(width), np.int64)
-    if kernel is None:
-        count = _cut_levels_python(width, price.each(width), limits, one, room, starts)
-    else:
-        count = kernel.cut_levels(width, price.scale or 0, price.extra, *limits, one, room, starts)
-    return starts[:count]
+def _cut_at(windows: Windows, limits: Limits, price: Price, target: int, uniform: bool) -> NDArray[np.int64]:
+    """Cut so that no microbatch costs more than `target`, except for single rows; 0: any cost."""
+    if not uniform or target == 0:
+        return cut(windows, limits, price, target)
+    first = windows.width[windows.bounds[:-1]]
+    take = np.minimum(np.clip(target // price.each(first), 1, limits.rows), np.maximum(limits.budget // first, 1))
+    parts = ceil_div(np.diff(windows.bounds), take)
+    place = np.arange(parts.sum()) - np.repeat(offsets(parts)[:-1], parts)
+    return np.repeat(windows.bounds[:-1], parts) + place * np.repeat(take, parts)

@@ -23,9 +23,12 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, count_values, offsets, order_by
 from brim.core.rng import below, permutation, raw_blocks
+from brim.plan.config import WINDOW_PADDING
 
-SMALLEST = 128
-"""Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full."""
+SMALLEST, FEWEST = 128, 4
+"""Fewest microbatches of a window whose size is chosen here: the last microbatch of each window is not full. `SMALLEST`
+is for the default padding or less; where more is allowed, windows can be smaller, down to `FEWEST`.
+"""
 LEEWAY = 1.2
 """Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
 LARGEST = 200
@@ -189,6 +192,11 @@ def count_windows(
         widths = (values[mine] - number * stride)[::-1]
         counts[number] = Histogram.of(widths, many[mine][::-1], limits).windows(padding, smallest, recut=recut)
     return counts
+
+
+def smallest_window(padding: float) -> int:
+    """Return the fewest microbatches that a window should have if this share of padding is allowed."""
+    return SMALLEST if padding <= WINDOW_PADDING else max(round(SMALLEST * WINDOW_PADDING / padding), FEWEST)
 
 
 class Histogram(NamedTuple):
