@@ -18,7 +18,7 @@ from brim import (
     PackingConfig,
 )
 from brim.data.ids import Ids
-from brim.plan import CostModel
+from brim.plan import CheckpointPosition, CostModel
 
 NOT_LENGTHS = [-1, 2**31, 10**30, float("nan"), 1.0, True, "5", None]
 
@@ -70,17 +70,43 @@ def test_a_step_above_the_number_of_microbatches_is_one_short_step(step):
     assert [len(list(plan.shard(rank, 2).get_epoch(0))) for rank in range(2)] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window_padding": float("nan")}, "window_padding must be at least 0 and below 1, got nan"),
-        ({"window_padding": "x"}, "got 'x'"),
-        ({"window_padding": 1.0}, "got 1.0"),
-        ({"window_padding": -0.1}, "got -0.1"),
-        ({"cost": 3}, "cost must be a CostModel, got 3"),
-        ({"microbatches_per_step": 0}, "microbatches_per_step must be at least 1, got 0"),
-    ],
+REFUSED = (
+    ({"window_padding": float("nan")}, "window_padding must be at least 0 and below 1, got nan"),
+    ({"window_padding": "x"}, "got 'x'"),
+    ({"window_padding": 1.0}, "got 1.0"),
+    ({"window_padding": -0.1}, "got -0.1"),
+    ({"cost": 3}, "cost must be a CostModel, got 3"),
+    ({"microbatches_per_step": 0}, "microbatches_per_step must be at least 1, got 0"),
+    ({"packing": {"max_length": 8}}, "packing must be a PackingConfig, got {'max_length': 8}"),
+    ({"bucket_edges": (float("nan"),)}, "bucket_edges must be a list of integers, got "),
+    ({"bucket_edges": ("a",)}, "bucket_edges must be a list of integers, got "),
+    ({"bucket_edges": 5}, "bucket_edges must be a list of integers, got 5"),
+    ({"bucket_edges": (8.5,)}, "bucket_edges must be a list of integers, got "),
 )
+
+
+def test_numbers_that_mean_nothing_are_refused():
+    plan = BatchPlan.build({"a": 5, "b": 3}, BatchingConfig(token_budget=8))
+    for number in (0, -1, 1.5, "2", None, float("nan"), True):
+        if number is not None:
+            with pytest.raises(OptionError, match="num_epochs must be"):
+                BatchPlan.build({"a": 5}, BatchingConfig(token_budget=8), num_epochs=number)
+            with pytest.raises(OptionError, match="microbatches_per_step must be"):
+                plan.with_step_size(number)
+            with pytest.raises(OptionError, match="world_size must be"):
+                plan.shard(0, number)
+        if number != 0:
+            with pytest.raises(OptionError, match="rank must lie between 0 and 1"):
+                plan.shard(2 if number is True else number, 2)
+            with pytest.raises(OptionError, match="microbatch_idx must"):
+                CheckpointPosition(epoch=0, microbatch_idx=number)
+    with pytest.raises(OptionError, match="the cost of a token must be above 0 and finite"):
+        CostModel(per_token=10**400)
+    with pytest.raises(DataError, match="5 is not the config of a model"):
+        CostModel.of_model(5)
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         BatchingConfig(**options)
@@ -105,11 +131,11 @@ def test_versions_of_the_planner_that_do_not_exist_and_options_they_did_not_have
         ("--cost nan,0", "got nan"),
         ("--cost 1,-1", "the cost of a squared length must be at least 0"),
         ("--cost 1,8e-5 --measured a.json", "give --cost or --measured, not both"),
-        ("--cost nothing", "cannot read the config of a model, nothing: No such file"),
+        ("--cost nothing", "--cost nothing: neither two numbers"),
         ("--measured a.json", "costs follow from two measurements at different lengths, got 1"),
         ("--window-padding 1", "window_padding must be at least 0 and below 1, got 1.0"),
         ("--window-padding nan", "got nan"),
-        ("--window-padding 0.2 --window 50", "give window or window_padding, not both"),
+        ("--window-padding 0.2 --window 50", "give --window or --window-padding, not both"),
         ("--pack-mode optimal", "--pack-mode needs --pack"),
         ("--microbatches-per-step 0", "microbatches_per_step must be at least 1, got 0"),
     ],

@@ -57,7 +57,7 @@ def check_counts(**options: int | None) -> None:
     for name, value in options.items():
         if value is None:
             continue
-        if not _is_integer(value):
+        if not is_integer(value):
             raise OptionError(f"{name} must be an integer, got {value!r}")
         if value < 1:
             raise OptionError(f"{name} must be at least 1, got {value}")
@@ -265,14 +265,15 @@ def _items(kind: Any, value: Any, name: str, of: str) -> Any:
 
 def _fits(kind: Any, value: Any) -> bool:
     if kind is int:
-        return _is_integer(value)
+        return is_integer(value)
     if kind is float:  # 1 is as good as 1.0, and stays as it is: fingerprints tell them apart
-        return isinstance(value, float) or _is_integer(value)
+        return isinstance(value, float) or is_integer(value)
     plain = get_origin(kind) or kind
     return not isinstance(plain, type) or isinstance(value, plain)
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
+    """Return whether an option is an integer, of Python or of NumPy, and not a boolean."""
     return isinstance(value, SupportsIndex) and not isinstance(value, bool)
 
 

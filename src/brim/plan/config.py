@@ -136,7 +136,7 @@ class BatchingConfig:
 
     def __post_init__(self) -> None:
         if self.bucket_edges is not None:
-            object.__setattr__(self, "bucket_edges", tuple(int(edge) for edge in self.bucket_edges))
+            object.__setattr__(self, "bucket_edges", _integers("bucket_edges", self.bucket_edges))
         object.__setattr__(self, "pad_policy", PadPolicy(one_of("pad_policy", self.pad_policy, PadPolicy)))
         self._check_numbers()
         self._check_choices()
@@ -174,6 +174,8 @@ class BatchingConfig:
         one_of("remainder", self.remainder, get_args(Remainder))
         if type(self.cost) not in (CostModel, type(None)):
             raise OptionError(f"cost must be a CostModel, got {self.cost!r}")
+        if type(self.packing) not in (PackingConfig, type(None)):
+            raise OptionError(f"packing must be a PackingConfig, got {self.packing!r}")
         bucketed = self.bucket_edges is not None or self.num_buckets is not None
         if self.bucket_edges is not None and self.num_buckets is not None:
             raise OptionError("give bucket_edges or num_buckets, not both")
@@ -268,3 +270,13 @@ def check_edges(edges: tuple[int, ...]) -> None:
 
 def listed(edges: tuple[int, ...] | list[int]) -> str:
     return ",".join(str(edge) for edge in edges)
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(int(value) for value in values)
+        if found == tuple(values):
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise OptionError(f"{name} must be a list of integers, got {values!r}")

@@ -5,7 +5,6 @@ unit. A cost is linear in the slots that are paid for (rows times width) and in 
 Neither NumPy nor json nor pathlib is imported here: commands show and check their options before they load anything.
 """
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
 ATTENTION_SCALE = 12_288
 """Length at which attention costs as much as the rest of the model: about 12 times the model's width, here 1024."""
+
+HIGHEST = 1e300
+"""Costs from here on are taken for infinite."""
 
 SHORTEST_SCALE = 16
 """Attention that costs as much as the rest of the model at a shorter length is taken for a mistake."""
@@ -40,9 +42,9 @@ class CostModel:
     """Cost of a squared length, in the same unit; 0 for models whose attention is linear."""
 
     def __post_init__(self) -> None:
-        if not is_number(self.per_token) or not 0 < self.per_token < math.inf:
+        if not is_number(self.per_token) or not 0 < self.per_token < HIGHEST:
             raise OptionError(f"the cost of a token must be above 0 and finite, got {self.per_token!r}")
-        if not is_number(self.per_square) or not 0 <= self.per_square < math.inf:
+        if not is_number(self.per_square) or not 0 <= self.per_square < HIGHEST:
             raise OptionError(
                 f"the cost of a squared length must be at least 0 (0: attention is linear) and finite, got "
                 f"{self.per_square!r}"
@@ -105,6 +107,10 @@ def _model_config(config: Any) -> tuple[Mapping[str, Any], str]:
     if isinstance(config, Mapping):
         return cast(Mapping[str, Any], config), "the config"
     if not isinstance(config, str | os.PathLike):
+        if not hasattr(config, "to_dict"):
+            raise DataError(
+                f"{config!r} is not the config of a model; give a mapping, a config of transformers, or a path"
+            )
         return cast(Mapping[str, Any], config.to_dict()), type(config).__name__
     import json
     from pathlib import Path

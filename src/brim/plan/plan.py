@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from brim.core.display import facts_html
 from brim.core.errors import MismatchError, OptionError
+from brim.core.options import check_counts, is_integer
 from brim.core.progress import Progress, silent
 from brim.data.ids import SampleId
 from brim.data.lengths import LengthCache, LengthEntry
@@ -84,8 +85,7 @@ class BatchPlan:
         Raises:
             LengthError: A sample does not fit and `config.overflow` is "error".
         """
-        if num_epochs < 1:
-            raise OptionError(f"the number of epochs must be at least 1, got {num_epochs}")
+        check_counts(num_epochs=num_epochs)
         if not 1 <= algorithm <= ALGORITHM:
             raise OptionError(f"algorithm must lie between 1 and {ALGORITHM}, got {algorithm}")
         config = config or BatchingConfig()
@@ -307,8 +307,7 @@ class BatchPlan:
         """
         if microbatches_per_step == self._step_size:
             return self
-        if microbatches_per_step < 1:
-            raise OptionError(f"microbatches_per_step must be at least 1, got {microbatches_per_step}")
+        check_counts(microbatches_per_step=microbatches_per_step)
         if self._step_size is not None:
             raise MismatchError(f"the plan has steps of {self._step_size} microbatches, not {microbatches_per_step}")
         return BatchPlan(self.epochs, self.config, self.num_epochs, step_size=microbatches_per_step, share=self.share)
@@ -324,10 +323,9 @@ class BatchPlan:
             raise OptionError(
                 f"this plan is already the share of rank {self.rank} of {self.world_size}; shard the whole plan instead"
             )
-        if world_size < 1:
-            raise OptionError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank}")
+        check_counts(world_size=world_size)
+        if not is_integer(rank) or not 0 <= rank < world_size:
+            raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank!r}")
         return BatchPlan(
             self.epochs,
             self.config,

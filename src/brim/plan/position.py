@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from brim.core.document import Document
 from brim.core.errors import DamagedError, OptionError
-from brim.core.options import from_dict
+from brim.core.options import check_counts, from_dict, is_integer
 
 POSITION = Document(format="brim.position/1", what="a position", again="save it again", checksum="none")
 
@@ -33,10 +33,12 @@ class CheckpointPosition:
 
     def __post_init__(self) -> None:
         for name in ("epoch", "microbatch_idx", "global_step"):
-            if getattr(self, name) < 0:
-                raise OptionError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.microbatches_per_step < 1:
-            raise OptionError(f"microbatches_per_step must be at least 1, got {self.microbatches_per_step}")
+            value = getattr(self, name)
+            if not is_integer(value):
+                raise OptionError(f"{name} must be an integer, got {value!r}")
+            if value < 0:
+                raise OptionError(f"{name} must not be negative, got {value}")
+        check_counts(microbatches_per_step=self.microbatches_per_step)
 
     def at(self, microbatch_idx: int) -> "CheckpointPosition":
         """Return the same position before another microbatch, which exists. Every microbatch has a position, and
@@ -71,7 +73,7 @@ class CheckpointPosition:
 
 
 class StepCount:
-    """A position, and the optimizer steps that are done: what `position` says, which is made when it is asked for."""
+    """Counts optimizer steps; `position` adds them to the position of the last microbatch."""
 
     def __init__(self, position: CheckpointPosition) -> None:
         self._after, self._steps = position, position.global_step
