@@ -1,12 +1,15 @@
-"""Flags that several commands share: those that describe the rows of a data set, and those that decide a plan."""
+"""Flags that several commands share: those that describe the rows of a data set, and those that decide a plan.
+
+`brim.cli.batching` turns the latter into the options of a plan. Those that can be useless, or exclude each other, have
+no default here, so that it is known which were given.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from brim.plan.config import BatchingConfig, PackingConfig, PackingMode, PadPolicy
-from brim.plan.cost import CostModel
+from brim.plan.config import WINDOW_PADDING, PackingMode
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -110,14 +113,13 @@ _OPTIONS = (
     click.option(
         "--window",
         type=int,
-        help="Upper limit of the rows that are sorted together.  [default: as few as --window-padding allows]",
+        help="Upper limit of the rows that are sorted together.  [default: few, as long as there is little padding]",
     ),
     click.option(
         "--window-padding",
         type=float,
-        default=0.01,
-        show_default=True,
-        help="Padding that sorted windows may have, as a share. Larger: samples meet other ones in every epoch.",
+        help="Padding that sorted windows may have, as a share. Larger: samples share microbatches with other samples "
+        f"in each epoch.  [default: {WINDOW_PADDING}]",
     ),
     click.option(
         "--shuffle/--no-shuffle",
@@ -129,8 +131,9 @@ _OPTIONS = (
     click.option(
         "--microbatches-per-step",
         type=int,
-        help="Microbatches in an optimizer step, over all ranks. If given, all steps are whole, and their "
-        "microbatches cost nearly the same.  [default: one for each rank]",
+        help="Microbatches in an optimizer step, over all ranks. If given, steps are whole where there are enough rows "
+        "(not with --drop-last), and their microbatches cost nearly the same (not with --no-shuffle).  [default: one "
+        "for each rank]",
     ),
     click.option(
         "--cost",
@@ -154,27 +157,6 @@ _OPTIONS = (
     ),
     click.option("-s", "--seed", type=int, default=42, show_default=True, help="Seed of the order."),
 )
-_SAME_NAME = (
-    "token_budget",
-    "overflow_max",
-    "overflow",
-    "pad_to_multiple",
-    "max_sequences",
-    "window",
-    "window_padding",
-    "shuffle",
-    "drop_last",
-    "microbatches_per_step",
-    "remainder",
-    "seed",
-)
-
-
-_PACK_ONLY = ("pack_max_len", "pack_mode", "pack_time_limit", "pack_max_sequences")
-PLANNING = frozenset(
-    {*_SAME_NAME, *_PACK_ONLY, "bucket_edges", "num_buckets", "pack", "predictable", "cost", "measured"}
-)
-"""Names of the flags that decide a plan."""
 
 
 def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decorator:
@@ -184,64 +166,3 @@ def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decor
     """
     help = "Pad to the width of a bucket, for few distinct shapes.  [chooses 8 buckets unless they are given]"
     return flags(*_OPTIONS, click.option(*predictable, is_flag=True, help=help))
-
-
-def config_from(options: dict[str, Any]) -> BatchingConfig:
-    """Return the options of a plan that the flags describe."""
-    pack_only = [name for name in _PACK_ONLY if options[name] is not None]
-    if pack_only and not options["pack"]:
-        raise click.UsageError(f"--{pack_only[0].replace('_', '-')} needs --pack")
-    if options["pack_time_limit"] is not None and options["pack_mode"] not in (None, "optimal", "auto"):
-        raise click.UsageError("--pack-time-limit needs --pack-mode optimal or auto; the others do not search")
-    values = {name: options[name] for name in _SAME_NAME}
-    edges, num_buckets = options["bucket_edges"], options["num_buckets"]
-    if options["predictable"] and edges is None and num_buckets is None and not options["pack"]:
-        num_buckets = 8
-    return BatchingConfig(
-        **values,
-        bucket_edges=edges,
-        num_buckets=num_buckets,
-        pad_policy=PadPolicy.PAD_TO_BUCKET if options["predictable"] and not options["pack"] else PadPolicy.PAD_TO_MAX,
-        packing=_packing(options) if options["pack"] else None,
-        cost=_cost(options["cost"], options["measured"]),
-    )
-
-
-def _cost(cost: str | None, measured: tuple[str, ...]) -> CostModel | None:
-    """Return the cost model of two numbers, of a model, or of two measurements."""
-    if cost is not None and measured:
-        raise click.UsageError("give --cost or --measured, not both")
-    if measured:
-        from brim.analyze.capacity.costs import measured_costs
-
-        return measured_costs(measured)
-    if cost is None:
-        return None
-    try:
-        per_token, per_square = (float(number) for number in cost.split(","))
-    except ValueError:
-        return CostModel.of_model(cost)
-    return CostModel(per_token=per_token, per_square=per_square)
-
-
-def _packing(options: dict[str, Any]) -> PackingConfig:
-    return PackingConfig(
-        max_length=options["pack_max_len"] or min(2048, options["token_budget"]),
-        mode=PackingMode(options["pack_mode"] or PackingMode.AUTO),
-        max_sequences=options["pack_max_sequences"],
-        pad_to_max=options["predictable"],
-        **({} if options["pack_time_limit"] is None else {"time_limit": options["pack_time_limit"]}),
-    )
-
-
-def overlaid(config: BatchingConfig, options: dict[str, Any], given: set[str]) -> BatchingConfig:
-    """Return `config` with those of the `options` that were given on the command line."""
-    asked, values = config_from(options).to_dict(), config.to_dict()
-    touched = given & values.keys()
-    if "predictable" in given:
-        touched |= {"pad_policy", "num_buckets", "bucket_edges"}
-    if "measured" in given:
-        touched |= {"cost"}
-    if any(name.startswith("pack") for name in given):
-        touched |= {"packing"}
-    return BatchingConfig.from_dict({**values, **{name: asked[name] for name in touched}})

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from brim.cli.options import config_from, planning_options
+from brim.cli.batching import config_from
+from brim.cli.options import planning_options
 from brim.cli.plan.packed import packed_facts
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError

@@ -2,15 +2,21 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from brim.cli.options import config_from, overlaid, planning_options
+from brim.cli.batching import check_given, differences, overlaid_values
+from brim.cli.options import planning_options
 from brim.cli.show import json_option, show_json
-from brim.core.errors import DamagedError
+from brim.core.errors import DamagedError, OptionError
 from brim.plan.config import BatchingConfig
+
+if TYPE_CHECKING:
+    from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
+    from brim.plan.verify import Difference
 
 
 @click.command()
@@ -37,15 +43,16 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
 
     Exit status: 0 it belongs to them, 1 it does not, 2 the options are wrong.
     """
-    config_from(options)  # refuses what no plan can have, before one is read
+    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    check_given(options, given)
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
-    from brim.plan.verify import Difference, verify_plan
+    from brim.plan.verify import Difference
 
     table = LengthCache.load(lengths) if lengths is not None else None
     try:
         plan = BatchPlan.load(path)
-        found = verify_plan(plan, table, _expected(ctx, plan.config, options))
+        found = _differences(plan, table, overlaid_values(plan.config, options, given))
         name = plan.fingerprint
     except DamagedError as error:
         found, name = [Difference("damaged", str(error))], None
@@ -68,7 +75,13 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     ctx.exit(1 if found else 0)
 
 
-def _expected(ctx: click.Context, config: BatchingConfig, options: dict[str, Any]) -> BatchingConfig | None:
-    """Return the plan's options with those that were given on the command line, or None if none were."""
-    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    return overlaid(config, options, given) if given else None
+def _differences(plan: "BatchPlan", table: "LengthCache | None", values: dict[str, Any]) -> "list[Difference]":
+    """Return how a plan differs from lengths and options; these are compared one by one."""
+    from brim.plan.verify import Difference, verify_plan
+
+    try:
+        expected = BatchingConfig.from_dict(values)
+    except OptionError:  # what was given cannot go together with the plan's other options, so it is not the plan's
+        expected = None
+    found = [one for one in verify_plan(plan, table, expected) if one.kind != "config"]
+    return [*found, *(Difference("config", f"other {words}") for words in differences(plan.config.to_dict(), values))]

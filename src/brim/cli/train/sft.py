@@ -7,7 +7,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.options import PLANNING, ROWS, config_from, group_flag, overlaid, planning_options, row_flags
+from brim.cli.batching import PLANNING, config_from, overlaid
+from brim.cli.options import ROWS, group_flag, planning_options, row_flags
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.cli.train.flags import (
     BATCHING,
