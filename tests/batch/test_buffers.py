@@ -157,6 +157,14 @@ def test_an_allocator_gives_the_memory_of_the_tensors_as_pinned_memory_is_given(
     assert len(blocks) < number if reuse else len(blocks) == number
 
 
+def test_memory_that_begins_at_an_odd_place_is_refused():
+    plan = make_plan(STORE)
+    sampler = PlanBatchSampler(plan, rank=0, world_size=1)
+    odd = PlanLoader(TokenDataset(STORE), sampler, allocate=lambda size: torch.empty(size + 3, dtype=torch.uint8)[3:])
+    with pytest.raises(OptionError, match="does not begin at a multiple of 8 bytes"):
+        next(iter(odd))
+
+
 def test_pinned_memory_is_asked_for_only_where_there_is_an_accelerator(monkeypatch):
     plan = make_plan(STORE)
     asked = []

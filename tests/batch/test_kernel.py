@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.batches import assert_same, cases
 
-from brim import TokenStore
+from brim import BatchingConfig, BatchPlan, DataError, OptionError, TokenStore
 from brim.batch import collate as collation
 from brim.batch.batch import IGNORED
 
@@ -112,3 +112,26 @@ FOURTH = {"begin": np.array([0, 3, 0, 0], np.int64), "cu_seqlens": np.zeros(5, n
 def test_the_kernel_touches_nothing_outside_of_its_arrays(changed):
     with pytest.raises(ValueError, match="do not fit"):
         laid_out(**changed)
+
+
+def test_masks_and_pad_ids_of_other_types_are_refused_by_kernel_and_twin():
+    store = TokenStore(np.arange(5, dtype=np.uint16), np.ones(5, np.uint8), np.array([0]), np.array([5], np.int32))
+    plan = BatchPlan.build({"a": 5}, BatchingConfig(token_budget=8))
+
+    class Wide:
+        """A source of its own whose mask is of int32."""
+
+        pad_id = 0
+
+        def spans(self, rows, starts, lengths):
+            return store.spans(rows, starts, lengths)._replace(learned=np.ones(5, np.int32))
+
+    (spec,) = plan.get_epoch(0)
+    for kernel in (collation.kernel, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(collation, "kernel", kernel)
+            with pytest.raises(DataError, match="the loss mask is of int32; a token source has a mask of uint8"):
+                collation.collate(spec, Wide())
+            for pad_id in (2**31, -(2**31) - 1, 2**40):
+                with pytest.raises(OptionError, match=f"pad_id must be an integer of 32 bits, got {pad_id}"):
+                    collation.collate(spec, store, pad_id=pad_id)

@@ -87,10 +87,12 @@ def stored(tmp_path_factory):
 
 
 rows = st.integers(0, len(LARGE) - 1)
+any_rows = st.integers(-len(LARGE), len(LARGE) - 1)
 keys = st.one_of(
-    rows,
-    st.tuples(rows, rows).map(lambda ends: slice(*sorted(ends))),
-    st.lists(rows, max_size=20).map(lambda numbers: np.array(numbers, np.int64)),
+    any_rows,
+    st.builds(slice, any_rows, any_rows, st.sampled_from([None, 1, 7, 5_000, -1, -3_000])),
+    st.lists(any_rows, max_size=20).map(lambda numbers: np.array(numbers, np.int64)),
+    st.lists(rows, max_size=20).map(lambda numbers: np.isin(np.arange(len(LARGE)), numbers)),
 )
 
 
@@ -105,8 +107,10 @@ def test_what_is_read_is_verified_and_nothing_else_is(stored, key, chance):
     path = stored.with_name("flipped")
     path.write_bytes(raw)
     column = Columns(path, FORMAT).column("many")
-    touched = set(np.atleast_1d(np.arange(len(LARGE))[key]) * 4 // BLOCK)
-    if bad * 4 // BLOCK in touched:
+    read = np.atleast_1d(np.arange(len(LARGE))[key])
+    # A slice is verified from its first row to its last, whatever its step.
+    touched = read if not isinstance(key, slice) or len(read) == 0 else np.arange(read.min(), read.max() + 1)
+    if bad * 4 // BLOCK in set(touched * 4 // BLOCK):
         with pytest.raises(DamagedError, match="column 'many' is damaged"):
             column[key]
     else:
@@ -154,3 +158,16 @@ def test_a_file_with_one_checksum_for_a_column_is_verified_as_a_whole(tmp_path):
     (tmp_path / "old").write_bytes(raw)
     with pytest.raises(DamagedError, match="column 'many' is damaged"):
         Columns(tmp_path / "old", FORMAT, older=("brim.test/1",)).column("many")[7]
+
+
+def test_bytes_missing_from_the_middle_are_damage(stored):
+    """What is left is an index that is whole, of columns that are not."""
+    raw = stored.read_bytes()
+    path = stored.with_name("shorter")
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        begin = int(random.integers(64, len(raw) - 2_000))
+        path.write_bytes(raw[:begin] + raw[begin + int(random.integers(1, len(raw) - 1_000 - begin)) :])
+        columns = Columns(path, FORMAT)
+        with pytest.raises(DamagedError, match="write the file again"):
+            columns.verify()

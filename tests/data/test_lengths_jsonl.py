@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from brim import LengthCache
 from brim.core.errors import BrimError
 from brim.data import lengths_jsonl
+from brim.data.ids import Ids
 
 IDS = (
     st.text(max_size=6)
@@ -64,6 +65,8 @@ def files(draw):
                     '{"sample_id":"e","length":5}{"sample_id":"f","length":5}\n',
                     '{"sample_id":"x,"length":5}\n',
                     '{"sample_id":","length":6}\n',
+                    '{"sample_id":"x,"length":","length":5}\n',
+                    '{"sample_id": "x, "length": y, "length": z", "length": 5}\n',
                     '{"sample_id": "x, "length": 5}\n',
                     '{"sample_id": ", "length": 6}\n',
                     '{"sample_id":["y","length":5}\n',
@@ -90,6 +93,11 @@ def outcome(path):
 @given(files())
 @example('{"sample_id":"a","length":4}\n{"sample_id":"x,"length":5}\n{"sample_id":","length":6}')
 @example('{"length":1,"sample_id":"a","group":"b"}\n{"length":1,"group":"c","sample_id":"d"}\n')
+@example('{"sample_id":"a","length":4}\n{"sample_id":"x,"length":","length":5}\n')
+@example('{"length":4,"sample_id":"a"}\n{"length":5,"sample_id":"x,"sample_id":y"}\n')
+@example('{"sample_id":"a","length":4,"group":"g"}\n{"sample_id":"b","length":5,"group":"h,"group":"}\n')
+@example('{"sample_id":"a\\"","length":4}\n{"sample_id":"b","length":5}\n')
+@example('{"sample_id":"a","length":-1}\n{"sample_id":"b","length":1}\nbroken\n')
 @example('{"sample_id":"a","length":1,"x":2}\n{"sample_id":"b","x":3,"length":4}\n')
 @example('{"sample_id":"a","length":2,"group":"g","x":0}\n{"sample_id":"b","length":2,"x":0,"group":"g"}\n')
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
@@ -124,3 +132,55 @@ def test_every_style_is_parsed_at_once_with_keys_in_any_order(line, tmp_path, mo
     assert np.array_equal(table.length, np.arange(20_000) % 7)
     path.write_text('{"length": 4, "sample_id": "a"}\n{"length": 5, "sample_id": "b"}\n')
     assert np.asarray(LengthCache.load(path).length).tolist() == [4, 5]
+
+
+def test_the_first_line_that_is_wrong_is_named(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"sample_id":"a","length":-1}\n{"sample_id":"b","length":1}\nbroken\n')
+    with pytest.raises(BrimError, match=r"t\.jsonl:1: sample 'a' has length -1"):
+        LengthCache.load(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ('"source":5', "source is 5; it must be an object"),
+        ('"source":"ab"', "source is 'ab'; it must be an object"),
+        ('"group_names":5', "group_names is 5; it must be a list of strings"),
+        ('"group_names":[5]', r"group_names is \[5\]; it must be a list of strings"),
+        ('"rows":"1"', "rows is '1'; it must be a number"),
+    ],
+)
+def test_headers_of_the_wrong_types_are_refused(tmp_path, header, message):
+    path = tmp_path / "t.jsonl"
+    path.write_text(f'{{"tokenizer_hash":"x",{header}}}\n{{"sample_id":"a","length":4}}\n')
+    with pytest.raises(BrimError, match=rf"t\.jsonl:1: {message}"):
+        LengthCache.load(path)
+
+
+@pytest.mark.parametrize("group", ["5", "0", "true", "[]"])
+def test_a_group_is_a_string(tmp_path, group):
+    path = tmp_path / "t.jsonl"
+    path.write_text(f'{{"sample_id":"a","length":4,"group":{group}}}\n')
+    with pytest.raises(BrimError, match=r"t\.jsonl:1: the group is .*; a group is a string"):
+        LengthCache.load(path)
+
+
+def test_a_flipped_bit_anywhere_in_a_table_is_found(tmp_path):
+    """Spaces apart, no byte of the header or of a row can change without a word."""
+    path = tmp_path / "t.jsonl"
+    source = {"path": "data.jsonl", "fields": ["text"], "bytes": 12345}
+    cache = LengthCache(Ids.of(["a", "b", "c"]), np.array([5, 3, 4], np.int32), tokenizer_hash="t", source=source)
+    cache.save(path)
+    whole = path.read_bytes()
+    assert LengthCache.load(path).source == source
+    for at in range(len(whole)):
+        for bit in (0, 2, 5):
+            raw = bytearray(whole)
+            raw[at] ^= 1 << bit
+            path.write_bytes(raw)
+            try:
+                table = LengthCache.load(path)
+            except BrimError:
+                continue
+            assert (table.fingerprint, table.source) == (cache.fingerprint, source), bytes(raw)

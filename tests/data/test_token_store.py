@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -359,6 +360,64 @@ def test_a_flipped_bit_is_found_by_the_rows_that_touch_its_block_and_by_verify(t
             with pytest.raises(DamagedError, match="flipped: column"):
                 TokenStore.load(tmp_path / "flipped").verify()
     assert damaged >= 10
+
+
+def test_threads_that_verify_the_same_rows_leave_no_row_unverified(tmp_path):
+    """Both count the rows that they verify, so the rows that are left must not be derived from the count."""
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": "abc " * 600} for _ in range(64)])
+    build(rows, tmp_path / "tokens")
+    raw = bytearray((tmp_path / "tokens").read_bytes())
+    raw[64 + 2 * 2_400 * 60] ^= 1
+    (tmp_path / "tokens").write_bytes(raw)
+
+    def is_damaged(store, row):
+        try:
+            store.sample(row)
+        except DamagedError:
+            return True
+        return False
+
+    damaged = [is_damaged(TokenStore.load(tmp_path / "tokens"), row) for row in range(64)]
+    assert any(damaged[50:])
+    for _ in range(20):
+        store = TokenStore.load(tmp_path / "tokens")
+        together = threading.Barrier(4)
+
+        def read(store=store, together=together):
+            together.wait()
+            for row in range(50):
+                store.sample(row)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [is_damaged(store, row) for row in range(64)] == damaged
+
+
+def test_a_pickled_store_verifies_a_file_that_was_replaced(tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": "abc " * 600} for _ in range(8)])
+    build(rows, tmp_path / "tokens")
+    store = TokenStore.load(tmp_path / "tokens")
+    store.verify()
+    pickled = pickle.dumps(store)
+    assert pickle.loads(pickled).sample(3).tokens.tolist() == store.sample(3).tokens.tolist()
+    raw = bytearray((tmp_path / "tokens").read_bytes())
+    raw[64] ^= 1
+    (tmp_path / "other").write_bytes(raw)
+    os.replace(tmp_path / "other", tmp_path / "tokens")
+    with pytest.raises(DamagedError):
+        pickle.loads(pickled).sample(0)
+
+
+def test_rows_count_from_the_end_as_in_a_list(tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": f"{n} " * (n % 90)} for n in range(3000)])
+    build(rows, tmp_path / "tokens")
+    whole = rows_of(TokenStore.load(tmp_path / "tokens"))
+    assert TokenStore.load(tmp_path / "tokens").sample(-1).tokens.tolist() == whole[-1]
+    with pytest.raises(IndexError):
+        TokenStore.load(tmp_path / "tokens").sample(3000)
 
 
 def test_a_store_of_version_1_is_verified_when_it_is_opened(data, tmp_path):

@@ -114,8 +114,11 @@ static Loop choose(char source, int wide)
     }
 }
 
+/* Whether rows hold all sequences, one after the other, and neither they nor what they are read from end too soon. */
 static int fits(const Layout *at, int64_t sequences, int64_t held)
 {
+    if (at->filled < 0 || at->row_ptr[0] != 0 || at->row_ptr[at->filled] != sequences)
+        return 0;
     for (int64_t row = 0; row < at->filled; row++) {
         const int64_t first = at->row_ptr[row], last = at->row_ptr[row + 1];
         int64_t left = at->width;

@@ -36,7 +36,7 @@ class Buffers(Generic[BlockT]):
     """Memory for `count` batches, used in turn.
 
     Asking for a block gives one that was given out `count` times ago, unless it is too small: a batch in it stays
-    intact until `count` more batches were made.
+    intact until the `count`-th batch after it is made.
 
     Example:
         >>> buffers = Buffers(2, allocate)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from brim.batch.batch import IGNORED, Batch
 from brim.batch.buffers import INT32, Memory, empty_arrays
 from brim.core.errors import DataError, LengthError, OptionError
+from brim.core.options import LONGEST
 from brim.data.sample import Sample
 from brim.data.token_store import Spans, TokenSource, TokenStore
 from brim.plan.epoch import MicrobatchSpec
@@ -26,6 +27,9 @@ except ImportError:  # not compiled: `_fill` does the same
 INT64 = np.dtype(np.int64)
 
 Integers = NDArray[np.integer[Any]]
+
+LOWEST = -LONGEST - 1
+"""The smallest pad id."""
 
 KINDS = {np.dtype(np.uint16): "H", np.dtype(np.uint32): "I", np.dtype(np.int32): "i"}
 """The kernel's codes for the token types that it can read."""
@@ -58,7 +62,7 @@ def collate(
 
     `flat` lays all sequences end to end in one row without padding, for attention that keeps segments apart by
     `cu_seqlens`. An empty microbatch becomes one token of padding, which is not trained on. `buffers`, such as
-    `Buffers(4, allocate)`, gives the memory of the batch: then the batch is overwritten when four more have been made.
+    `Buffers(4, allocate)`, gives the memory of the batch, which is then overwritten by the fourth batch after it.
 
     Raises:
         MismatchError: A row is shorter than the plan says: the plan was built for other data.
@@ -148,6 +152,10 @@ def lay_out(
 
     Row r holds sequences `row_ptr[r]` to `row_ptr[r + 1]`, end to end.
     """
+    if not LOWEST <= pad_id <= LONGEST:
+        raise OptionError(f"pad_id must be an integer of 32 bits, got {pad_id!r}")
+    if spans.learned.itemsize != 1:
+        raise DataError(f"the loss mask is of {spans.learned.dtype}; a token source has a mask of uint8")
     arrays = empty_arrays(shape, len(lengths), dtype, memory)
     kind = KINDS.get(spans.tokens.dtype)
     if kernel is not None and kind is not None:

@@ -78,8 +78,7 @@ class TensorBatch(CarriesSpec):
     @classmethod
     def laid_out(cls, made: LaidOut, spec: MicrobatchSpec) -> "TensorBatch":
         """Make tensors that share the memory of what `arrange` returned."""
-        tensors = map(torch.from_numpy, (made.tokens, made.labels, made.positions, made.segment_ids, made.cu_seqlens))
-        return cls._counted(made, spec, *tensors)
+        return cls._made_of(made, spec, torch.from_numpy)
 
     @classmethod
     def inside(cls, block: "Tensor", made: LaidOut, spec: MicrobatchSpec) -> "TensorBatch":
@@ -87,8 +86,13 @@ class TensorBatch(CarriesSpec):
 
         Where memory is pinned, torch knows copies that are under way by the storage they read from, and does not use it
         again before they are done. It would not know tensors that were made of the arrays.
+
+        Raises:
+            OptionError: The block does not begin where numbers of 64 bits can.
         """
         storage, begin = block.untyped_storage(), block.data_ptr() - block.storage_offset()
+        if block.data_ptr() % 8 or begin % 8:
+            raise OptionError("allocate returned memory that does not begin at a multiple of 8 bytes")
 
         def tensor(array: NDArray[Any]) -> "Tensor":
             offset = (array.ctypes.data - begin) // array.itemsize
@@ -96,14 +100,15 @@ class TensorBatch(CarriesSpec):
             strides = [stride // array.itemsize for stride in array.strides]
             return torch.empty(0, dtype=dtype).set_(storage, offset, array.shape, strides)
 
-        tensors = map(tensor, (made.tokens, made.labels, made.positions, made.segment_ids, made.cu_seqlens))
-        return cls._counted(made, spec, *tensors)
+        return cls._made_of(made, spec, tensor)
 
     @classmethod
-    def _counted(cls, made: LaidOut, spec: MicrobatchSpec, *tensors: "Tensor") -> "TensorBatch":
+    def _made_of(cls, made: LaidOut, spec: MicrobatchSpec, tensor: "Callable[[NDArray[Any]], Tensor]") -> "TensorBatch":
+        """Make a batch whose tensors `tensor` makes of the arrays."""
+        arrays = (made.tokens, made.labels, made.positions, made.segment_ids, made.cu_seqlens)
         batch = object.__new__(cls)
         state = {
-            **dict(zip(TENSORS, tensors, strict=True)),
+            **dict(zip(TENSORS, map(tensor, arrays), strict=True)),
             "longest": made.longest,
             "num_loss_tokens": made.num_loss_tokens,
             "num_tokens": made.num_tokens,

@@ -1,6 +1,8 @@
 """What waits in threads of its own: the loop, and the iterator that is ahead."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from concurrent.futures import CancelledError
 
@@ -33,6 +35,29 @@ def test_an_error_comes_where_the_item_would_have_come_and_leaving_ends_the_thre
         break
     fetched.close()
     assert "brim-fetch" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_child_that_is_forked_during_an_iteration_gets_an_error_and_does_not_wait():
+    """It has no thread. A process of its own forks, because this one has threads that must not be copied."""
+    program = """
+import itertools, os, sys
+from brim.core.wait.ahead import fetch_ahead
+items = fetch_ahead(itertools.count(), 2)
+next(items)
+child = os.fork()
+if child == 0:
+    try:
+        for _ in range(10):
+            next(items)
+    except RuntimeError as error:
+        print(error, flush=True)
+        os._exit(0)
+    os._exit(1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or next(items) != 1)
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "this process was forked during an iteration; begin another one\n")
 
 
 def test_tasks_keep_running_between_calls_and_stopping_cancels_them():
