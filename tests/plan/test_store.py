@@ -324,7 +324,7 @@ def test_lengths_of_another_plan_are_never_used(tmp_path, lazy):
     for other in (list(TABLE)[:-1], list(TABLE)[::-1]):
         LengthCache.from_entries(other).save(tmp_path / "plan" / "lengths.brim")
         for plan in (opened, BatchPlan.load(tmp_path / "plan")):
-            with pytest.raises(DamagedError, match=r"lengths\.brim belongs to another plan; build the plan again"):
+            with pytest.raises(DamagedError, match=r"lengths\.brim belongs to another plan; load the plan again"):
                 list(plan.iter_epoch(0))
         assert "belongs to another plan" in "".join(difference.message for difference in verify_plan(plan))
 

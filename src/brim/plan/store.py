@@ -44,6 +44,7 @@ UNITS_FORMAT = "brim.units/1"
 INDEX, LENGTHS, UNITS = "plan.json", "lengths.brim", "units.brim"
 PATIENCE = 600.0
 """Upper limit, in seconds, of the time that a writer of a plan waits for another one to finish."""
+REPLACED = "load the plan again if it was just replaced, or build it again"
 
 
 def epoch_file(epoch: int) -> str:
@@ -258,7 +259,7 @@ class StoredEpochs:
         except DataError as error:
             raise DamagedError(f"{error}; build the plan again") from None
         if _table_fingerprint(table, self.algorithm) != self.index["lengths"]["fingerprint"]:
-            raise DamagedError(f"{self.directory / LENGTHS} belongs to another plan; build the plan again")
+            raise DamagedError(f"{self.directory / LENGTHS} belongs to another plan; {REPLACED}")
         return table
 
     @property
@@ -288,7 +289,7 @@ class StoredEpochs:
             raise DamagedError(f"{error}; build the plan again") from None
         columns = {name: file.column(name) for name in file}
         if units_fingerprint(columns) != self.index["units"]:
-            raise DamagedError(f"{path} belongs to another plan; build the plan again")
+            raise DamagedError(f"{path} belongs to another plan; {REPLACED}")
         return columns
 
     def has_units(self, units: Units) -> bool:
@@ -337,7 +338,7 @@ class StoredEpochs:
         except DataError as error:
             raise DamagedError(f"{error}; build the plan again") from None
         if file.meta["fingerprint"] != self.index["epochs"][epoch]["fingerprint"]:
-            raise DamagedError(f"{path} belongs to another plan; build the plan again")
+            raise DamagedError(f"{path} belongs to another plan; {REPLACED}")
         columns: dict[str, Any] = {name: file.column(name) for name in file if name != "dropped"}
         return Parts(EpochColumns(**columns), file.column("dropped"))
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.core.progress import Progress, silent
 from brim.data.ids import Ids
 from brim.data.lengths import LengthCache
-from brim.plan.build import build_epoch
 from brim.plan.config import BatchingConfig
-from brim.plan.epochs import plan_fingerprint
-from brim.plan.packing.optimal import PatternSearch
+from brim.plan.epochs import BuiltEpochs, plan_fingerprint
 from brim.plan.plan import BatchPlan
 from brim.plan.store import StoredEpochs
 
@@ -27,12 +26,17 @@ class Difference:
 
 
 def verify_plan(
-    plan: BatchPlan, lengths: LengthCache | None = None, config: BatchingConfig | None = None
+    plan: BatchPlan,
+    lengths: LengthCache | None = None,
+    config: BatchingConfig | None = None,
+    *,
+    report: Progress = silent,
 ) -> list[Difference]:
     """Return the differences between `plan` and the plan for these lengths and options; an empty list if they are equal
     in every number.
 
-    Files are checked against their checksums. If nothing differs so far, epochs are planned again and compared.
+    Files are checked against their checksums. If nothing differs so far, epochs are planned again and compared. A
+    search for patterns of packed rows calls `report` with its progress.
     """
     found: list[Difference] = []
     if isinstance(plan.epochs, StoredEpochs):
@@ -45,7 +49,7 @@ def verify_plan(
         found += compare_configs(plan.config, config)
     if not found and isinstance(plan.epochs, StoredEpochs) and not plan.epochs.has_units(plan.units):
         found.append(Difference("damaged", "the plan's units are not what these lengths and options give"))
-    return found or _compare_epochs(plan)
+    return found or _compare_epochs(plan, report)
 
 
 def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
@@ -113,25 +117,20 @@ def compare_configs(old: BatchingConfig, new: BatchingConfig) -> list[Difference
     ]
 
 
-def _compare_epochs(plan: BatchPlan) -> list[Difference]:
+def _compare_epochs(plan: BatchPlan, report: Progress) -> list[Difference]:
     """Plan the epochs again and compare their fingerprints, which cover every number.
 
     A partial share is compared with the same share of a plan that is built again.
     """
-    algorithm, packing = plan.epochs.algorithm, plan.config.packing
-    search = None if packing is None else PatternSearch(packing.time_limit)
+    algorithm = plan.epochs.algorithm
+    built = BuiltEpochs(plan.table, plan.config, plan.num_epochs, algorithm=algorithm, report=report)
+    again = BatchPlan(built, plan.config, plan.num_epochs)
     if plan.share.partial:
-        again = BatchPlan.build(plan.table, plan.config, num_epochs=plan.num_epochs, algorithm=algorithm)
         again = again.shard(plan.rank, plan.world_size)
         expected = [again.get_epoch(epoch) for epoch in range(plan.num_epochs)]
         fingerprints = [view.columns.take(view.places).fingerprint for view in expected]
     else:
-        fingerprints = [
-            build_epoch(
-                plan.units, plan.config, plan.buckets, epoch, algorithm=algorithm, search=search
-            ).columns.fingerprint
-            for epoch in range(plan.num_epochs)
-        ]
+        fingerprints = [again.columns(epoch).fingerprint for epoch in range(plan.num_epochs)]
     found = [
         Difference("epoch", f"epoch {epoch} is not what these lengths and options give")
         for epoch, expected_fingerprint in enumerate(fingerprints)
