@@ -416,7 +416,7 @@ def test_presets_are_what_they_say():
 def test_no_samples_and_no_epochs_are_refused():
     with pytest.raises(DataError, match="the length table is empty"):
         BatchPlan.build({}, BatchingConfig())
-    with pytest.raises(OptionError, match="num_epochs must be at least 1, got 0"):
+    with pytest.raises(OptionError, match="num_epochs must be an integer of at least 1, got 0"):
         BatchPlan.build({"a": 1}, BatchingConfig(), num_epochs=0)
     with pytest.raises(OptionError, match="epoch 1 does not exist: the plan has epochs 0 to 0"):
         BatchPlan.build({"a": 1}, BatchingConfig()).get_epoch(1)

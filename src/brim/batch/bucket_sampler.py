@@ -17,7 +17,7 @@ from brim.data.nested.lengths import charge_axes, measure_structures
 from brim.plan.config import BatchingConfig, Overflow
 from brim.plan.plan import BatchPlan
 
-ENDLESS = 2**31 - 1
+ENDLESS = 2**31
 """Default number of epochs: in practice, no limit. An epoch is planned when it is reached."""
 
 NUMBERED = re.compile(r"([^=,]+)=(\d+)")

@@ -11,8 +11,8 @@
 
 /* add_bucket(offset, lift, slope, x, best, chosen:int32), all but the last int64
  *
- * One layer of the dynamic program of edges.py: `best` becomes what one more bucket makes of it, `chosen` where the bucket before ends
- * (-1: it gains nothing). The lines best[i] + lift[i] - slope[i] * x are kept as a convex hull; slopes fall and queries rise, so a cursor
+ * One layer of the dynamic program of edges.py. On return best[j] is the least cost with up to one more bucket, and chosen[j] is where the
+ * bucket before ends, or -1 if another bucket lowers nothing. The lines best[i] + lift[i] - slope[i] * x are kept as a convex hull; slopes fall and queries rise, so a cursor
  * walks it once. Crossings are compared in 128 bits.
  */
 static PyObject *add_bucket(PyObject *self, PyObject *args)

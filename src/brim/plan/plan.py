@@ -85,7 +85,8 @@ class BatchPlan:
         Raises:
             LengthError: A sample does not fit and `config.overflow` is "error".
         """
-        check_counts(num_epochs=num_epochs)
+        if not is_integer(num_epochs) or num_epochs < 1:
+            raise OptionError(f"num_epochs must be an integer of at least 1, got {num_epochs!r}")
         if not 1 <= algorithm <= ALGORITHM:
             raise OptionError(f"algorithm must lie between 1 and {ALGORITHM}, got {algorithm}")
         config = config or BatchingConfig()

@@ -1,4 +1,4 @@
-"""Fingerprints of plans of version 1 of the planner (brim 0.5).
+"""Plans of version 1 of the planner (brim 0.5): their fingerprints, and the options that they know.
 
 Plans on disk keep the fingerprint that they were made with, and are verified against it, so it covers what it covered
 then: the columns of lengths as a whole, and the options that existed.

@@ -28,11 +28,11 @@ A microbatch takes time of its own, whatever is in it: kernels are launched, gra
 at the highest price that leaves little enough padding, and every additional microbatch saves slots that are worth its
 price: an eighth of a full microbatch where that is enough, never less than a 64th.
 """
-NEAR = 1.15
+SLACK = 1.15
 """Windows may be padded by this factor more than asked for. The last tenths of a per cent take most microbatches."""
 EXTRA, FEW = 6, 20
-"""At most one microbatch for `EXTRA` is added to a window; one for `FEW` if it has fewer than `SMALLEST`: little
-padding is out of reach there, so the lowest price would be taken every time.
+"""A window gets at most one additional microbatch for every `EXTRA` that it has; for every `FEW` if it has fewer than
+`SMALLEST`. So small a window cannot have little padding, and would always be cut at the lowest price.
 """
 
 
@@ -75,7 +75,7 @@ def cut_padded(windows: Windows, limits: Limits, padding: float) -> NDArray[np.i
     first = np.searchsorted(starts, bounds)
     slots = np.add.reduceat(np.diff(starts, append=len(width)) * width[starts], first[:-1])
     tokens = np.add.reduceat(width, bounds[:-1], dtype=np.int64)
-    share = min(NEAR * padding, 0.99)
+    share = min(SLACK * padding, 0.99)
     wasted, allowed = slots - tokens, (share / (1 - share) * tokens).astype(np.int64)
     too_much, prices = int((wasted - allowed).sum()), _Prices(limits)
     kept, more = np.ones(len(starts), np.bool_), [np.empty(0, np.int64)]
@@ -130,7 +130,7 @@ class _Prices:
 
 
 def _cut_priced_python(width: NDArray[np.int32], budget: int, most: int, price: int, starts: NDArray[np.int64]) -> int:
-    """Do what `kernel.cut_priced` does."""
+    """The kernel's `cut_priced` in Python."""
     widths, n = width.data, len(width)
     # A start is (line, width, end, since, row): ending at j costs line + width * j, for j up to `end`.
     queue, cost, before = deque[tuple[int, int, int, int, int]](), 0, [0] * (n + 1)

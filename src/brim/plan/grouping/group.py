@@ -22,7 +22,7 @@ from brim.plan.grouping.steps import STEPS, cut_kinds, cut_steps
 from brim.plan.grouping.windows import Limits, Windows, count_windows, smallest_window, sort_windows
 
 EVERY_ROW = 2**31 - 1
-NEAR = 256
+WINDOW_RAGGED = 256
 """Microbatches in a window of rows that are ragged along several axes."""
 
 
@@ -33,7 +33,7 @@ class Groups(NamedTuple):
     ptr: NDArray[np.int64]
     dropped: NDArray[np.int32]
     width: NDArray[np.int32] | None = None
-    """Widths of the rows, in their order, if they were at hand."""
+    """Widths of the rows in this order, if grouping had to compute them."""
 
     def take(self, kept: NDArray[np.bool_]) -> "Groups":
         """Return the microbatches where `kept` is true; the rows of the others are its `dropped` rows."""
@@ -173,11 +173,11 @@ def _group_runs(
             seed=options.seed,
             epoch=options.epoch,
         )
-        order = order[near_order(axes[order], bounds, _rows_per_microbatch(width[order], bounds, options.limits))]
+        order = order[near_order(axes[order], bounds, rows_per_microbatch(width[order], bounds, options.limits))]
     else:
         order = np.arange(n, dtype=np.int32)
         order = order if kind is None else order[order_by(kind)]
-        bounds = _kind_bounds(None if kind is None else kind[order], n)
+        bounds = kind_bounds(None if kind is None else kind[order], n)
     starts, short = cut_runs(axes[order], bounds, budget=options.budget, max_rows=options.max_rows)
     if options.drop_last:
         return Groups(order, np.append(starts, n), np.empty(0, np.int32)).take(~short)
@@ -194,16 +194,16 @@ def _near_windows(width: NDArray[np.int32], kind: NDArray[np.int32] | None, opti
     if options.window is not None:
         return np.maximum(ceil_div(rows, options.window), 1)
     slots = np.bincount(mine, weights=width, minlength=kinds).astype(np.int64)
-    return np.maximum(np.maximum(slots // options.budget, rows // options.limits.rows) // NEAR, 1)
+    return np.maximum(np.maximum(slots // options.budget, rows // options.limits.rows) // WINDOW_RAGGED, 1)
 
 
-def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
+def kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
     """Return where each run of one kind begins, and the end of the last one."""
     changes = np.empty(0, np.int64) if kind is None else np.flatnonzero(np.diff(kind)) + 1
     return np.concatenate([[0], changes, [n]]) if n else np.zeros(1, np.int64)
 
 
-def _rows_per_microbatch(width: NDArray[np.int32], bounds: NDArray[np.int64], limits: Limits) -> NDArray[np.int64]:
+def rows_per_microbatch(width: NDArray[np.int32], bounds: NDArray[np.int64], limits: Limits) -> NDArray[np.int64]:
     """Return about how many rows a microbatch has in each window."""
     if len(width) == 0:
         return np.empty(0, np.int64)

@@ -32,9 +32,11 @@ STEPS = 24
 LEVELS = 32
 """Upper limit of the different targets of a window."""
 FINENESS = 256
-"""Targets that are missed by the same number of these parts are equally good."""
+"""Misses are compared in 1/256 of the target; equal ones are ties."""
 MORE, EACH = 2, 4
-"""At most `MORE` steps, one for `EACH`, are added so that costs agree better: more steps are emptier microbatches."""
+"""A window gets up to `MORE` steps more than it needs, and up to one for every `EACH` steps, if costs agree better
+then: the microbatches of more steps are emptier.
+"""
 WORTH = 3000
 """Another step has to lower the sum of the steps' costs by one part in this many."""
 
@@ -103,7 +105,7 @@ class _Window:
     def best(self, fewest: int, most: int) -> _Found | None:
         """Try all shapes, with the fewest steps and up to `most` more, and return the best cut.
 
-        Steps above one for `EACH` are only tried where fewer are not enough to balance at all.
+        More than one additional step for every `EACH` steps is only tried where fewer steps cannot be balanced at all.
         """
         best, least = None, 0
         for more in range(most + 1):
@@ -191,7 +193,7 @@ def _cut_levels_python(
     capacity: NDArray[np.int64],
     starts: NDArray[np.int64],
 ) -> int:
-    """Do what `kernel.cut_levels` does."""
+    """The kernel's `cut_levels` in Python."""
     widths, prices, targets, left = width.data, price.data, wanted.tolist(), capacity.tolist()
     at = count = 0
     while at < len(width):

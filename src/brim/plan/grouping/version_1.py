@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, offsets, order_by
 from brim.core.rng import permutation
-from brim.plan.grouping.group import Grouping, Groups
+from brim.plan.grouping.group import Grouping, Groups, kind_bounds, rows_per_microbatch
 from brim.plan.grouping.ragged import cut_runs, near_order
 
 WINDOW = 8192
@@ -22,20 +22,20 @@ def group_rows_1(
     options: Grouping,
     axes: NDArray[np.int32] | None = None,
 ) -> Groups:
-    """Do what `brim.plan.grouping.group.group_rows` does, as version 1 did it."""
+    """Group rows of these widths into microbatches; the arguments are those of `group_rows`."""
     budget, max_rows, window = options.budget, options.max_rows, options.window
     n = len(width)
     order = permutation(n, seed=options.seed, purpose="group", epoch=options.epoch) if options.shuffle else np.arange(n)
     if kind is not None:
         order = order[order_by(kind[order])]
-    bounds = _kind_bounds(None if kind is None else kind[order], n)
+    bounds = kind_bounds(None if kind is None else kind[order], n)
     if axes is not None or not options.shuffle:
         axes = width[:, None] if axes is None else axes
         if options.shuffle:
             slots = np.add.reduceat(width[order].astype(np.int64), bounds[:-1]) if n else np.empty(0, np.int64)
             microbatches = np.maximum(slots // budget, np.diff(bounds) // (max_rows or n or 1))
             bounds = _window_bounds(bounds, microbatches, window)
-            order = order[near_order(axes[order], bounds, _rows_per_microbatch(width[order], bounds, budget, max_rows))]
+            order = order[near_order(axes[order], bounds, rows_per_microbatch(width[order], bounds, options.limits))]
         starts, short = cut_runs(axes[order], bounds, budget=budget, max_rows=max_rows)
         groups = Groups(order.astype(np.int32), np.append(starts, n), np.empty(0, np.int32))
         return groups.take(~short) if options.drop_last else groups
@@ -53,12 +53,6 @@ def group_rows_1(
     return _cut(order, take, bounds, options.drop_last)
 
 
-def _kind_bounds(kind: NDArray[np.int32] | None, n: int) -> NDArray[np.int64]:
-    """Return where each run of one kind begins, and the end of the last one."""
-    changes = np.empty(0, np.int64) if kind is None else np.flatnonzero(np.diff(kind)) + 1
-    return np.concatenate([[0], changes, [n]]) if n else np.zeros(1, np.int64)
-
-
 def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], window: int | None) -> NDArray[np.int64]:
     """Cut runs into windows of nearly equal size, and return their bounds.
 
@@ -71,17 +65,6 @@ def _window_bounds(bounds: NDArray[np.int64], microbatches: NDArray[np.int64], w
             count = max(count, 2)
         pieces.append(start + (end - start) * np.arange(count) // count)
     return np.concatenate([*pieces, bounds[-1:]])
-
-
-def _rows_per_microbatch(
-    width: NDArray[np.int32], bounds: NDArray[np.int64], budget: int, max_rows: int | None
-) -> NDArray[np.int64]:
-    """Return about how many rows a microbatch has in each window: as the budget allows, at most `max_rows`."""
-    mean = (
-        np.add.reduceat(width.astype(np.int64), bounds[:-1]) // np.diff(bounds) if len(width) else np.empty(0, np.int64)
-    )
-    rows = np.maximum(budget // np.maximum(mean, 1), 1)
-    return rows if max_rows is None else np.minimum(rows, max_rows)
 
 
 def _pairs(bounds: NDArray[np.int64]) -> list[tuple[int, int]]:

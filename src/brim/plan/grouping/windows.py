@@ -8,7 +8,7 @@ small as a given share of padding allows. It looks at the histogram of the width
 How the default, one per cent of padding, was chosen: benchmarks/padding.py shows that from 3,000 microbatches on an
 epoch can have 18 windows (`ENOUGH`), so that 2 to 5% of the pairs of a microbatch meet again in the next epoch, and
 still at most 1.2% of padding, for lognormal, Pareto, bimodal and real lengths. Half of that padding would take windows
-twice as large, in which pairs meet twice as often; twice of it saves few of the meetings that are left.
+twice as large, in which pairs meet twice as often; with twice that padding, few fewer pairs meet again.
 
 A row's window, its width and random bits that order equal widths are packed into one 64-bit word with its number, and
 one sort of these words puts all rows in their places: no row is looked up anywhere.
@@ -30,17 +30,18 @@ SMALLEST, FEWEST = 128, 4
 is for the default padding or less; where more is allowed, windows can be smaller, down to `FEWEST`.
 """
 LEEWAY = 1.2
-"""Plain cuts may be padded by this factor more than asked for: `brim.plan.grouping.cutting` improves them."""
-LARGEST = 200
-"""Most microbatches of a window if it can be cut with little padding, also where plain cuts are padded more."""
-MANY, ENOUGH = 2780, 18
-"""An epoch with so many microbatches has so many windows, if they can be cut with little padding. Then at most 5% of
-the pairs meet again in the next epoch. Cutting adds up to 8% to windows of `LARGEST` microbatches, so every epoch that
-ends up with 3,000 microbatches has as many windows.
+"""Windows may have this factor more padding than asked for where the budget cuts them: cutting them at a price
+(`brim.plan.grouping.cutting`) takes that away again.
 """
 RECUT = 2.6
-"""Plain cuts that are padded by this factor more than asked for can be cut with little padding. Long tails are improved
-most, and only they are padded as much.
+"""The same factor for windows of `LARGEST` microbatches or more, and for the `ENOUGH` windows of a long epoch. Only
+lengths with long tails have so much padding where the budget cuts them, and cutting at a price helps them most.
+"""
+LARGEST = 200
+"""Microbatches of a window that may have `RECUT` times the padding before it is cut at a price."""
+MANY, ENOUGH = 2780, 18
+"""An epoch with `MANY` microbatches has `ENOUGH` windows if `RECUT` allows it: then at most 5% of the pairs meet again
+in the next epoch. Cutting at a price adds up to 8% of microbatches, so all epochs that end up with 3,000 are included.
 """
 COUNTED = 4096
 """Microbatches of an epoch are counted one by one up to about this number."""
@@ -153,7 +154,7 @@ def _bounds(words: NDArray[np.uint64], shift: np.uint64, windows: int) -> NDArra
 
 
 def _sorted_wide(low: NDArray[np.uint64], high: NDArray[np.uint64], widest: int) -> Windows:
-    """Do the same with words of 128 bits."""
+    """Sort words of 128 bits, and return the windows."""
     places = np.lexsort((low, high))
     high = high[places]
     mask = np.uint64(0xFFFFFFFF)
