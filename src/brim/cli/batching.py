@@ -233,7 +233,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def option_facts(name: str, value: Any) -> dict[str, str]:
+def option_facts(name: str, value: Any) -> dict[str, Any]:
     """Return an option of a plan as facts for people: several for packing and for the cost, none if these are None."""
     if name not in ("packing", "cost"):
         return {name.replace("_", " "): _shown(value)}
@@ -243,11 +243,11 @@ def option_facts(name: str, value: Any) -> dict[str, str]:
     return {f"{name} {words.get(key, key.replace('_', ' '))}": _shown(one) for key, one in value.items()}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> Any:
     if value is None:
         return "default"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
-    return ",".join(str(one) for one in value) if isinstance(value, tuple) else str(value)
+    return ",".join(str(one) for one in value) if isinstance(value, tuple) else value

@@ -11,6 +11,7 @@ from brim.cli.options import attention_option
 from brim.cli.output import check_output, force_option, marked
 from brim.cli.show import human, json_option, show_drawing, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
+from brim.core.options import check_counts
 
 if TYPE_CHECKING:
     from brim.analyze.capacity.search import Capacity, Trial
@@ -115,6 +116,11 @@ def batch_size(output: str | None, plot: str | None, force: bool, quiet: bool, a
     """
     if options["lengths"] is not None and options["length"] is not None:
         raise OptionError("give --length or --lengths, not both")
+    check_counts(**{name: options[name] for name in ("length", "start", "most", "steps")})
+    if not 0 < options["max_seconds"] < float("inf"):
+        raise OptionError(f"max_seconds must be above 0 and finite, got {options['max_seconds']}")
+    if not 0 <= options["resolution"] < 1:
+        raise OptionError(f"resolution must be at least 0 and below 1, got {options['resolution']}")
     _check_files(output, plot, force)
     from brim.analyze.capacity.attempts import Attempts
     from brim.analyze.capacity.plot import save_plot

@@ -112,6 +112,7 @@ def build(
 
     Exit status: 0 written, 2 the options or the data are wrong.
     """
+    check_counts(workers=workers)
     format = RowFormat(**{name: rows[name] for name in ROWS})  # pyright: ignore[reportArgumentType]  checked there
     if nested or root is not None or axis_costs or _always_nested(Path(data)):
         _refuse_text(ctx)

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from brim.cli.output import check_output, force_option
+from brim.core.options import check_counts
 
 ROW = re.compile(rb'\{"id":"[a-z]+-(\d{7,})","prompt":".*","response":".*","answer":".*","task":"[a-z]+"\}\n')
 
@@ -43,6 +44,7 @@ def sample_data(ctx: click.Context, count: int, output: str, seed: int, dataset:
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise click.UsageError("--dataset writes all prompts in their order; leave out -n and -s")
         return _write_solutions(dataset, output, force=force)
+    check_counts(num_samples=count)
     check_output(output, force=force, what="sample data", ours=is_sample_data)
     from brim.data.synthetic import write_sample_data
 

@@ -13,9 +13,15 @@ import click
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
-UNBOUNDED = 10_000
-"""A width, in characters, that no table reaches."""
+GAP = 2
+"""Characters between two columns of a table."""
+LONG_WORD = 20
+"""Words of a table that are longer than this may be broken."""
+
+SECONDS_BETWEEN_LINES = 2.0
+"""Seconds between two lines about a search, where there is no terminal."""
 
 width_option = click.option(
     "--width",
@@ -36,22 +42,61 @@ def show_json(value: Any) -> None:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Print a table of numbers: all columns but the first are right-aligned.
 
-    In a terminal that is too narrow, headers of several words take several lines.
+    No number and no header is ever broken inside. In a terminal that is too narrow, headers of several words take
+    several lines, and so do cells of several words; if that is not enough, every row becomes a block of facts.
     """
     from rich.table import Table
 
     from brim.cli.terminal import Terminal, plain
 
     terminal = Terminal()
+    cells = [list(map(plain, row)) for row in rows]
+    columns = [str(column) for column in columns]
+    widths = _widths(columns, cells, terminal.width)
+    if widths is None:
+        _show_blocks(columns, cells, title)
+        return
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for at, column in enumerate(columns):
-        table.add_column(column, justify="left" if at == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(plain, row))
-    if terminal.measure(table, options=terminal.options.update(width=UNBOUNDED)).maximum > terminal.width:
-        for column in table.columns:
-            column.header = "\n".join(str(column.header).split())
+    for at, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        table.add_column(column, justify="left" if at == 0 else "right", overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*row)
     terminal.print(table)
+
+
+def _widths(columns: Sequence[str], rows: "Sequence[Sequence[Text]]", room: int) -> list[int] | None:
+    """Return the width of each column of a table; None if there is too little room."""
+    headers = [(len(column), max(map(len, column.split()), default=0)) for column in columns]
+    sizes = [
+        (
+            max(header[0], *(row[at].cell_len for row in rows)) if rows else header[0],
+            max(header[1], *(_narrowest(row[at]) for row in rows)) if rows else header[1],
+        )
+        for at, header in enumerate(headers)
+    ]
+    widths = [widest for widest, _ in sizes]
+    excess = sum(widths) + GAP * (len(widths) - 1) - room
+    for at in sorted(range(len(widths)), key=lambda at: sizes[at][1] - sizes[at][0]):
+        less = min(max(excess, 0), sizes[at][0] - sizes[at][1])
+        widths[at] -= less
+        excess -= less
+    return None if excess > 0 else widths
+
+
+def _narrowest(cell: "Text") -> int:
+    """Return the width of a number with its unit, else that of the longest word; long ones, such as ids, are folded."""
+    number = cell.plain[:1].isdigit() and cell.cell_len <= LONG_WORD
+    return cell.cell_len if number else min(max((word.cell_len for word in cell.split(" ")), default=0), LONG_WORD)
+
+
+def _show_blocks(columns: Sequence[str], rows: "Sequence[Sequence[Text]]", title: str | None) -> None:
+    """Print every row of a table as facts, with an empty line between rows."""
+    if title is not None:
+        click.echo(title)
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        show_facts({column: cell.plain for column, cell in zip(columns, row, strict=True)})
 
 
 def show_words(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -116,15 +161,24 @@ def human(number: float) -> str:
 class Counting:
     """A bar that counts: called with the number of parts done, and of all."""
 
-    def __init__(self, progress: "Progress", task: "TaskID") -> None:
-        self._progress, self._task = progress, task
+    def __init__(self, progress: "Progress", task: "TaskID", what: str) -> None:
+        self._progress, self._task, self._what = progress, task, what
+        self._told: float | None = None
+        """When a line about a search was printed last, or when the search began."""
 
     def __call__(self, done: int, total: int) -> None:
-        self._progress.update(self._task, completed=done, total=total)
+        self._progress.update(self._task, description=self._what, completed=done, total=total, count=f"{done}/{total}")
 
-    def describe(self, what: str) -> None:
-        """Change the words beside the bar."""
-        self._progress.update(self._task, description=what)
+    def searched(self, rows: int, bound: int) -> None:
+        """Show how far the search for patterns of packed rows is: beside the bar, or in a line now and then."""
+        state = f"packing: {rows:,} rows, at least {bound:,}"
+        self._progress.update(self._task, description=f"{self._what} ({state})")
+        now = time.monotonic()
+        if self._told is None:
+            self._told = now
+        if self._progress.disable and now - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = now
+            click.echo(f"{self._what}, searching for patterns ({state})", err=True)
 
 
 @contextmanager
@@ -137,11 +191,11 @@ def counting_progress(what: str) -> Generator[Counting, None, None]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[count]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield Counting(progress, progress.add_task(what, total=None))
+        yield Counting(progress, progress.add_task(what, total=None, count=""), what)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import click
 
 from brim.cli.batching import config_from
 from brim.cli.options import planning_options
-from brim.cli.plan.packed import packed_facts
+from brim.cli.plan.figures import Figures, balance_figures, dropped_figures, last_step_figures, packed_figures
+from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
 
@@ -36,31 +37,16 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     config = config_from(options)
     if epochs < 1:
         raise OptionError(f"the number of epochs must be at least 1, got {epochs}")
-    from pathlib import Path
-
-    from brim.core.fill import Fill
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
-    from brim.plan.store import read_index
 
     with counting_progress("planning epochs") as progress:
-
-        def report(rows: int, bound: int) -> None:
-            progress.describe(f"planning epochs (packing: {rows:,} rows, at least {bound:,})")
-
-        plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs, report=report)
+        plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs, report=progress.searched)
         plan.save(output, lazy=lazy, progress=progress)
     counts = plan.counts
+    figures = _of_epoch_0(output, lazy=lazy)
     facts: dict[str, Any] = {"written": output, "samples": counts.samples - counts.skipped, "epochs": epochs}
-    stored = read_index(Path(output))["epochs"]
-    if stored:
-        fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
-        facts |= {"microbatches in epoch 0": stored[0]["microbatches"], "tokens in epoch 0": stored[0]["tokens"]}
-        facts |= {"padding": f"{fill.waste:.2%}", "dropped in epoch 0": stored[0]["dropped"]}
-        step = config.microbatches_per_step or 1
-        if short := stored[0]["microbatches"] % step:
-            facts["last step in epoch 0"] = f"short: {short:,} of {step:,} microbatches"
-        facts |= packed_facts(plan, 0)
+    facts |= figures.values if as_json else figures.shown
     if plan.buckets is not None:
         facts["buckets"] = ",".join(str(width) for width in plan.buckets.widths)
     left_out = {
@@ -72,6 +58,27 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     facts |= {name: value for name, value in left_out.items() if value or as_json}
     facts["fingerprint"] = plan.fingerprint
     show_json(facts) if as_json else show_facts(facts)
+
+
+def _of_epoch_0(path: str, *, lazy: bool) -> Figures:
+    """Return what epoch 0 is like, and the padding of all epochs, as they were stored; nothing if they were not."""
+    from pathlib import Path
+
+    from brim.core.fill import Fill
+    from brim.plan.plan import BatchPlan
+    from brim.plan.store import read_index
+
+    if lazy:
+        return Figures({}, {})
+    stored, plan = read_index(Path(path))["epochs"], BatchPlan.load(path)
+    fill = sum((Fill(epoch["tokens"], epoch["slots"]) for epoch in stored), Fill())
+    facts = {
+        "microbatches in epoch 0": stored[0]["microbatches"],
+        "tokens in epoch 0": stored[0]["tokens"],
+        "padding": f"{fill.waste:.2%}",
+    }
+    figures = Figures(facts, facts) | dropped_figures(plan, 0) | last_step_figures(plan, 0)
+    return figures | balance_figures(plan, 0) | packed_figures(plan, 0)
 
 
 @click.command()
@@ -93,11 +100,10 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
     """
     if world_size < 1:
         raise OptionError(f"world_size must be at least 1, got {world_size}")
-    from brim.plan.plan import BatchPlan
     from brim.plan.store import save_shards
 
-    plan = BatchPlan.load(path)
     with counting_progress("writing ranks") as progress:
+        plan = open_plan(path, progress.searched)
         save_shards(plan, output, world_size, progress=progress)
     deal = plan.shard(0, world_size).deal(0)
     facts = {

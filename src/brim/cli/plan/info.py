@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.plan.packed import packed_facts
-from brim.cli.show import json_option, show_facts, show_json, show_table
+from brim.cli.batching import option_facts
+from brim.cli.plan.figures import balance_figures, dropped_figures, packed_figures
+from brim.cli.plan.opened import open_plan
+from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
+from brim.plan.config import BatchingMode
 
 if TYPE_CHECKING:
     from brim.plan.epoch import EpochPlan
@@ -25,14 +28,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of microbatches to list.",
 )
-@click.option("-r", "--rank", type=int, help="Show the share of this rank; needs --world-size.")
+@click.option("-r", "--rank", type=int, help="Show the share of this rank.  [default: 0 if -w is given]")
 @click.option("-w", "--world-size", type=int, help="Number of ranks.")
 @json_option
 def info(path: str, show_batches: int, rank: int | None, world_size: int | None, as_json: bool) -> None:
     """Show the contents of a plan.
 
     "meet again" is the share of pairs of samples in a microbatch that also share one in the next epoch: the lower, the
-    more random. "above their lower bound" is the share of packed rows that a better packing could save at most.
+    more random; it needs a plan of two epochs or more. "above their lower bound" is the share of packed rows that a
+    better packing could save at most. "balance" is the mean cost of a microbatch divided by the mean cost of the most
+    expensive one of each step: the share of their time in which ranks work, if each takes one microbatch of a step.
+
+    With --world-size, figures are those of the rank, unless they say that they are over all ranks.
 
     \b
     Examples:
@@ -43,28 +50,26 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     """
     if rank is not None and world_size is None:
         raise OptionError("--rank needs --world-size")
-    from brim.plan.plan import BatchPlan
-
-    plan = BatchPlan.load(path)
-    if world_size is not None:
-        plan = plan.shard(rank or 0, world_size)
-    facts = {**_facts(plan), **packed_facts(plan, 0)}
-    epochs = [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]
-    first = plan.get_epoch(0)
-    microbatches = [_microbatch(first, index) for index in range(min(show_batches, len(first)))]
-    groups = _groups(plan)
+    check_rank(rank, world_size)
+    with counting_progress("reading the plan") as progress:
+        plan = open_plan(path, progress.searched)
+        if world_size is not None:
+            plan = plan.shard(rank or 0, world_size)
+        figures = packed_figures(plan, 0) | balance_figures(plan, 0)
+        epochs = [_epoch(plan, epoch) for epoch in range(plan.num_epochs)]
+        first = plan.get_epoch(0)
+        microbatches = [_microbatch(first, index) for index in range(min(show_batches, len(first)))]
+        groups = _groups(plan)
     if as_json:
-        shown: dict[str, Any] = {**facts, "config": plan.config.to_dict(), "per_epoch": epochs}
-        shown |= {"groups": groups} if groups else {}
-        shown |= {"skipped_samples": plan.skipped(), "truncated_samples": plan.truncated()}
-        show_json({**shown, "microbatches": microbatches} if show_batches else shown)
+        values: dict[str, Any] = {**_counts(plan), **_facts(plan), **figures.values}
+        values |= {"config": plan.config.to_dict(), "per_epoch": epochs, **({"groups": groups} if groups else {})}
+        values |= {"skipped_samples": plan.skipped(), "truncated_samples": plan.truncated()}
+        show_json({**values, "microbatches": microbatches} if show_batches else values)
         return
-    options = {name: value for name, value in plan.config.to_dict().items() if value is not None and name != "packing"}
-    packing = plan.config.to_dict()["packing"]
-    options |= {f"packing {name}": value for name, value in (packing or {}).items() if value is not None}
-    show_facts({**facts, **{name.replace("_", " "): value for name, value in options.items()}})
+    show_facts({**_labelled(plan, _counts(plan)), **_facts(plan), **_labelled(plan, figures.shown), **_options(plan)})
     click.echo()
-    show_table(list(epochs[0]), [list(epoch.values()) for epoch in epochs])
+    shown = _shown(plan, epochs)
+    show_table(list(shown[0]), [list(row.values()) for row in shown])
     if groups:
         click.echo()
         show_table(["group", "samples", "microbatches", "padding"], [list(row.values())[:4] for row in groups])
@@ -74,25 +79,79 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
         show_table(list(microbatches[0]), [list(row.values()) for row in microbatches])
 
 
-def _facts(plan: "BatchPlan") -> dict[str, Any]:
-    counts, table = plan.counts, plan.table
-    facts: dict[str, Any] = {
+def check_rank(rank: int | None, world_size: int | None) -> None:
+    """Refuse ranks that cannot be, before a plan is read."""
+    if world_size is not None and world_size < 1:
+        raise OptionError(f"world_size must be at least 1, got {world_size}")
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank}")
+
+
+def _counts(plan: "BatchPlan") -> dict[str, int]:
+    counts = plan.counts
+    return {
         "samples": counts.samples,
         "tokens": counts.tokens,
         "skipped": counts.skipped,
         "truncated": counts.truncated,
         "truncated tokens": counts.truncated_tokens,
         "split": counts.split,
+    }
+
+
+def _facts(plan: "BatchPlan") -> dict[str, Any]:
+    from brim.plan.build import ALGORITHM
+
+    table, algorithm = plan.table, plan.epochs.algorithm
+    facts: dict[str, Any] = {
         "epochs": plan.num_epochs,
         "buckets": None if plan.buckets is None else ",".join(str(width) for width in plan.buckets.widths),
         "microbatches per step": plan.step_size,
         "rank": _of_rank(plan).removeprefix(", rank ") or None,
+        "planner": None if algorithm == ALGORITHM else f"version {algorithm}",
         "fingerprint": plan.fingerprint,
         "lengths": table.fingerprint,
         "data": table.dataset_hash or "unknown",
         "tokenizer": table.tokenizer_hash or "unknown",
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _labelled(plan: "BatchPlan", facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts that are over all ranks, and say so if the rest is about one."""
+    return {name if plan.world_size == 1 else f"{name}, over all ranks": value for name, value in facts.items()}
+
+
+def _options(plan: "BatchPlan") -> dict[str, Any]:
+    """Return the options of a plan as facts; those that do not act beside the others are left out."""
+    config = plan.config
+    values = {name: value for name, value in config.to_dict().items() if name not in _idle(plan) and value is not None}
+    if "packing" in values:
+        searches = plan.epochs.algorithm > 1 and values["packing"]["mode"] in ("auto", "optimal")
+        idle = [] if searches else ["time_limit"]
+        values["packing"] = {
+            name: value for name, value in values["packing"].items() if name not in idle and value is not None
+        }
+    facts: dict[str, Any] = {}
+    for name, value in values.items():
+        facts |= option_facts(name, value)
+        if name == "cost" and config.cost is not None and config.cost.attention_scale is not None:
+            facts["attention costs as much at"] = f"{config.cost.attention_scale:,} tokens"
+    return facts
+
+
+def _idle(plan: "BatchPlan") -> set[str]:
+    """Return the names of options that change nothing in this plan."""
+    config = plan.config
+    one_width = config.mode is BatchingMode.PREDICTABLE if config.packing is None else config.packing.pad_to_max
+    idle: set[str] = set()
+    if not config.shuffle or (one_width and plan.epochs.algorithm > 1):
+        idle |= {"window", "window_padding"}
+    if config.window is not None or plan.epochs.algorithm == 1 or plan.table.axes is not None:
+        idle.add("window_padding")
+    if not config.shuffle or plan.epochs.algorithm == 1:
+        idle.add("cost")
+    return idle
 
 
 def _epoch(plan: "BatchPlan", number: int) -> dict[str, Any]:
@@ -110,17 +169,30 @@ def _epoch(plan: "BatchPlan", number: int) -> dict[str, Any]:
         "tokens": view.total_tokens,
         "padding": f"{view.fill.waste:.2%}",
         "shapes": len(shapes),
-        "meet again": _meet_again(plan, number),
+        "meet_again": _meet_again(plan, number),
+        "dropped": dropped_figures(plan, number).values[f"dropped in epoch {number}"],
     }
 
 
-def _meet_again(plan: "BatchPlan", number: int) -> str:
+def _meet_again(plan: "BatchPlan", number: int) -> float | None:
     """Return the share of the pairs of samples in a microbatch that also share one in the next epoch."""
     from brim.plan.company import meet_again
 
     if number + 1 == plan.num_epochs or plan.share.partial:
-        return "-"
-    return f"{meet_again(plan.columns(number), plan.columns(number + 1), len(plan.units)):.1%}"
+        return None
+    return meet_again(plan.columns(number), plan.columns(number + 1), len(plan.units))
+
+
+def _shown(plan: "BatchPlan", epochs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the facts of epochs as a table for people: without what does not occur."""
+    rows: list[dict[str, Any]] = []
+    for epoch in epochs:
+        again = epoch["meet_again"]
+        row = {name: value for name, value in epoch.items() if name not in ("meet_again", "dropped")}
+        rows.append(row | _labelled(plan, {"meet again": "-" if again is None else f"{again:.1%}"}))
+        if any(each["dropped"] for each in epochs):
+            rows[-1] |= _labelled(plan, {"dropped": epoch["dropped"]})
+    return rows
 
 
 def _microbatch(view: "EpochPlan", index: int) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 
 from brim.cli.output import check_output, force_option, marked
-from brim.cli.show import json_option, show_facts, show_json, show_prose
+from brim.cli.plan.opened import open_plan
+from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
+from brim.core.options import check_counts
 
 FORMATS = ("html", "png")
 is_report = marked(b'<meta name="generator" content="brim ', b"Software\0brim")
@@ -52,15 +54,17 @@ def report(
 
     Exit status: 0 written, 2 the options are wrong, the lengths do not belong to the plan, or it is damaged.
     """
+    for world_size in world_sizes:
+        check_counts(world_size=world_size)
     target = _target(output, kind)
     check_output(target, force=force, what="a report about a plan", ours=is_report)
     from brim.analyze.plan_report.report import create_plan_report
     from brim.data.lengths import LengthCache
-    from brim.plan.plan import BatchPlan
 
-    plan = BatchPlan.load(path)
-    table = LengthCache.load(lengths) if lengths is not None else None
-    made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)
+    with counting_progress("reading the plan") as progress:
+        plan = open_plan(path, progress.searched)
+        table = LengthCache.load(lengths) if lengths is not None else None
+        made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)
     made.save(target)
     if as_json:
         show_json({"written": str(target), **made.to_dict()})

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from brim.cli.batching import check_given, differences, overlaid_values
 from brim.cli.options import planning_options
-from brim.cli.show import json_option, show_json
+from brim.cli.show import counting_progress, json_option, show_json
 from brim.core.errors import DamagedError, OptionError
 from brim.plan.config import BatchingConfig
 
@@ -52,7 +52,8 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     table = LengthCache.load(lengths) if lengths is not None else None
     try:
         plan = BatchPlan.load(path)
-        found = _differences(plan, table, overlaid_values(plan.config, options, given))
+        with counting_progress("planning the epochs again"):
+            found = _differences(plan, table, overlaid_values(plan.config, options, given))
         name = plan.fingerprint
     except DamagedError as error:
         found, name = [Difference("damaged", str(error))], None

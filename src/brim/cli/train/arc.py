@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from brim.cli.options import flags, names_callback
 from brim.cli.show import json_option, show_facts, show_json, show_table
 from brim.cli.train.flags import GroupedCommand, bare_option, quiet_flag, resume_flag
+from brim.core.options import check_counts
 
 if TYPE_CHECKING:
     from brim.train.arc.config import ArcPpoConfig
@@ -22,6 +23,22 @@ CURVES = "curves.png"
 NOT_OPTIONS = ("output", "resume", "evaluate", "plot", "quiet", "as_json")
 EVALUATED = ("evaluate", "held_out", "as_json")
 """Flags that have an effect beside --evaluate."""
+COUNTS = (
+    "size",
+    "tasks",
+    "held_out",
+    "max_episode_steps",
+    "envs",
+    "steps",
+    "updates",
+    "epochs",
+    "minibatches",
+    "width",
+    "save_every",
+    "keep",
+    "eval_every",
+)
+"""Flags that are at least 1: the options of the run check them again, but take long to import."""
 LINES = 20
 """Lines of a whole run where there is no terminal."""
 
@@ -139,10 +156,11 @@ def _evaluate(given: set[str], options: dict[str, Any]) -> None:
 
 def _config(given: set[str], options: dict[str, Any]) -> "tuple[ArcPpoConfig, str, Path | None]":
     """Return the options of a new or resumed run, its output, and the checkpoint to resume from."""
+    values = {name: value for name, value in options.items() if name in given and name not in NOT_OPTIONS}
+    check_counts(**{name: options[name] for name in COUNTS})
     from brim.cli.train.outputs import checkpoint_to_resume, new_output
     from brim.train.arc.config import ArcPpoConfig
 
-    values = {name: value for name, value in options.items() if name in given and name not in NOT_OPTIONS}
     if options["resume"] is None:
         return ArcPpoConfig(**values), options["output"] or new_output(DEFAULT_OUTPUT), None
     from brim.train.arc.checkpoint import read_saved

@@ -173,7 +173,6 @@ def online(ctx: click.Context, **options: Any) -> None:
 def online_config(values: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
     """Make the options of a new run that plays. `values` are the options of training."""
     from brim.envs.puzzle.config import GymConfig
-    from brim.train.online.config import OnlineConfig
 
     if useless := sorted(given & SFT_ONLY.keys()):
         raise click.UsageError(
@@ -182,7 +181,10 @@ def online_config(values: dict[str, Any], options: dict[str, Any], given: set[st
     gym, playing = _split(options, given)
     training = {name: value for name, value in values.items() if name not in SFT_ONLY}
     chosen: dict[str, Any] = {"max_steps": EPISODE_STEPS, "seed": training["seed"], **gym}
-    return OnlineConfig(**training, gym=GymConfig(**chosen), **playing)
+    playground = GymConfig(**chosen)
+    from brim.train.online.config import OnlineConfig  # this one takes long to import
+
+    return OnlineConfig(**training, gym=playground, **playing)
 
 
 def resumed_config(before: dict[str, Any], training: dict[str, Any], options: dict[str, Any], given: set[str]) -> Any:
