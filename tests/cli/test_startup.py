@@ -1,6 +1,7 @@
 """What a command costs before it works: help, the version and a refused option import nothing that takes long."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -44,6 +45,8 @@ def forked(line):
 
 print(json.dumps({{line: forked(line) for line in json.load(sys.stdin)}}))
 """
+BROKEN_FLAG = re.compile(r"--[a-z-]+-$")
+"""The end of a line of help that breaks the name of a flag."""
 REFUSED = {
     "brim plan build -b x": "'x' is not a valid integer",
     "brim plan build -l none -o out --token-budget 0": "token_budget must be at least 1, got 0",
@@ -68,6 +71,7 @@ REFUSED = {
     "brim plan report -p none -o page.txt": "a report ends in .html or .png",
     "brim lengths histogram -c none --bins 0": "bins must be at least 1, got 0",
     "brim batch write -p none -d none -o out --rank 1": "--rank and --world-size are given together",
+    "brim batch write -p none -d none -o out --rank 3 -w 2": "rank must lie between 0 and 1, got 3",
     "brim bench batch-size -m tiny --length 8 --lengths none": "give --length or --lengths, not both",
     "brim bench batch-size -m tiny --steps 0": "steps must be at least 1, got 0",
     "brim bench batch-size -m tiny --resolution 1": "resolution must be at least 0 and below 1, got 1.0",
@@ -133,6 +137,7 @@ def test_wrong_options_are_refused_before_anything_heavy_is_imported_or_read(end
 def test_help_fits_in_80_columns_and_has_examples(line):
     help = CliRunner().invoke(COMMANDS[line], ["--help"], prog_name=line, terminal_width=80).output
     assert max(len(shown) for shown in help.splitlines()) <= 80
+    assert not [shown for shown in help.splitlines() if BROKEN_FLAG.search(shown)]
     if not isinstance(COMMANDS[line], Group):
         assert "Examples:" in help
         assert "Exit status:" in help

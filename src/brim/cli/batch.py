@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.options import check_rank
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
@@ -71,6 +72,7 @@ def write(
     """
     if (rank is None) != (world_size is None):
         raise OptionError("--rank and --world-size are given together or not at all")
+    check_rank(rank, world_size)
     from brim.batch.files.manifest import TOKENS
     from brim.batch.files.writer import BatchWriter
     from brim.plan.plan import BatchPlan

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from brim.core.errors import OptionError
 from brim.plan.config import WINDOW_PADDING, PackingMode
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -113,7 +114,7 @@ _OPTIONS = (
     click.option(
         "--window",
         type=int,
-        help="Upper limit of the rows that are sorted together.  [default: few, as long as there is little padding]",
+        help="Upper limit of the rows that are sorted together.  [default: see --window-padding]",
     ),
     click.option(
         "--window-padding",
@@ -166,3 +167,15 @@ def planning_options(predictable: tuple[str, ...] = ("--predictable",)) -> Decor
     """
     help = "Pad to the width of a bucket, for few distinct shapes.  [chooses 8 buckets unless they are given]"
     return flags(*_OPTIONS, click.option(*predictable, is_flag=True, help=help))
+
+
+def check_rank(rank: int | None, world_size: int | None) -> None:
+    """Refuse ranks that cannot be, before a plan is read.
+
+    Raises:
+        OptionError: There is no such rank.
+    """
+    if world_size is not None and world_size < 1:
+        raise OptionError(f"world_size must be at least 1, got {world_size}")
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank}")

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from brim.cli.batching import config_from
-from brim.cli.options import planning_options
+from brim.cli.options import check_rank, planning_options
 from brim.cli.plan.figures import Figures, balance_figures, dropped_figures, last_step_figures, packed_figures
 from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
@@ -23,6 +23,9 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     """Plan which samples share a batch.
 
     Reads lengths, never text. The plan is a directory that can be inspected, verified, sharded and kept with the run.
+
+    With --microbatches-per-step, "balance" is the mean cost of a microbatch divided by the mean cost of the most
+    expensive one of each step: 100% if no rank ever waits for another.
 
     \b
     Examples:
@@ -98,8 +101,7 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
 
     Exit status: 0 written, 2 the options or the plan are wrong.
     """
-    if world_size < 1:
-        raise OptionError(f"world_size must be at least 1, got {world_size}")
+    check_rank(None, world_size)
     from brim.plan.store import save_shards
 
     with counting_progress("writing ranks") as progress:

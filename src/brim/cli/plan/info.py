@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.batching import option_facts
+from brim.cli.options import check_rank
 from brim.cli.plan.figures import balance_figures, dropped_figures, packed_figures
 from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
@@ -77,14 +78,6 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     if microbatches:
         click.echo()
         show_table(list(microbatches[0]), [list(row.values()) for row in microbatches])
-
-
-def check_rank(rank: int | None, world_size: int | None) -> None:
-    """Refuse ranks that cannot be, before a plan is read."""
-    if world_size is not None and world_size < 1:
-        raise OptionError(f"world_size must be at least 1, got {world_size}")
-    if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise OptionError(f"rank must lie between 0 and {world_size - 1}, got {rank}")
 
 
 def _counts(plan: "BatchPlan") -> dict[str, int]:
