@@ -16,10 +16,12 @@ from harness import RESULTS, ROOT, WORDS
 PAGE = ROOT / "docs" / "benchmarks.md"
 INTRO = """# Benchmarks
 
-One run of the benchmarks wrote this page. Times are CPU seconds of one thread, the best of several rounds in which
-brim and its peers took turns on the same data. The best peer of a line is the fastest one of that line. A ratio is the
-peer's time divided by brim's: above 1, brim is faster. A claim that did not hold in this run says so.
-[The benchmarks](../benchmarks/README.md) say what is measured and how it is kept fair.
+One run of the benchmarks wrote this page. Times in its tables are CPU seconds of all threads and child processes, the
+best of several rounds in which brim and its peers took turns on the same data. Everybody has one thread, except in the
+length tables, in resuming, and for the loader with its thread. The best peer of a line is the fastest one of that line.
+A ratio is the peer's time divided by brim's: above 1, brim is faster. A claim that did not hold in this run says so;
+claims about wall time say that too. [The benchmarks](../benchmarks/README.md) say what is measured and how it is kept
+fair.
 """
 
 Result = Mapping[str, Any]
@@ -119,25 +121,34 @@ def families(tables: list[Table]) -> Iterator[str]:
         yield plain(table, {"rows": ","}, table["title"])
 
 
+EVERYBODY = ("brim sorted", "HF", "chuk-lazarus", "lhotse")
+
+
 def planning(tables: list[Table]) -> Iterator[str]:
     cells: list[Cells] = []
+    unclaimed: list[str] = []
     for table in picked(tables, "plan"):
         brim, best = beside(table, "brim sorted windows")
         if best is not None:
             title = table["title"].removeprefix("Plans of one epoch: ")
-            paddings = [_padding(table, name) for name in ("brim sorted", "HF", "chuk-lazarus", "lhotse")]
-            cells.append((title, *compared(brim, best), " / ".join(paddings)))
+            padding, batches = _all(table, "padding %", ".2f"), _all(table, "microbatches", ",")
+            cells.append((title, *compared(brim, best), padding, batches))
+            if not table.get("speed_is_claimed", True):
+                unclaimed.append(f" No claim of speed is made for {table['n']:,} {table['data']}.")
     yield paragraph(
         "## Plans",
-        "Padding in percent is that of brim, Hugging Face's sampler, chuk-lazarus and lhotse. Hugging Face's batches "
-        "have no budget, and lhotse leaves most of a large one unused where there are few samples: the JSON files say "
-        "how many batches everybody makes.",
+        "Padding in percent and batches are those of brim, Hugging Face's sampler, chuk-lazarus and lhotse. Hugging "
+        "Face's batches have no budget, and lhotse leaves most of a large one unused where there are few samples. More "
+        "batches are padded less, so the claims compare with peers that make as few: at most half as many again."
+        + "".join(unclaimed),
     )
-    yield markdown(("one epoch", "brim", "best peer", "its time", "ratio", "padding %"), cells)
+    yield markdown(("one epoch", "brim", "best peer", "its time", "ratio", "padding %", "batches"), cells)
 
 
-def _padding(table: Table, name: str) -> str:
-    return next((f"{row['padding %']:.2f}" for row in table["rows"] if row["name"].startswith(name)), "-")
+def _all(table: Table, column: str, form: str) -> str:
+    """A column of everybody, brim first."""
+    found = {name: [row[column] for row in table["rows"] if row["name"].startswith(name)] for name in EVERYBODY}
+    return " / ".join(format(values[0], form) if values else "-" for values in found.values())
 
 
 def padding(tables: list[Table]) -> Iterator[str]:
