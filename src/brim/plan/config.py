@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
@@ -17,6 +17,8 @@ from brim.core.options import LONGEST, check_counts, from_dict, is_number, one_o
 from brim.plan.cost import DEFAULT, CostModel
 
 WINDOW_PADDING = 0.01
+SEARCH_SECONDS = 10.0
+"""Default time limit of the search for patterns."""
 Overflow = Literal["error", "skip", "truncate", "split"]
 Remainder = Literal["null", "drop", "repeat"]
 
@@ -41,17 +43,18 @@ class PackingMode(StrEnum):
     """How sequences are assigned to rows."""
 
     FIRST_FIT = "first_fit"
-    """In order of arrival, into the oldest row: keeps their order, for streams."""
+    """In order of arrival, into the oldest row with room: keeps the order, for streams."""
     BEST_FIT = "best_fit"
-    """Longest first, into the fullest row (best-fit decreasing): the fastest. Mixed lengths are packed within a
-    thousandth of the fewest rows; up to a tenth above where most are near a third or a quarter of the capacity, or few.
+    """Longest first, into the fullest row (best-fit decreasing): the fastest. Mixed lengths take at most a thousandth
+    more rows than necessary; lengths near a third or a quarter of the capacity, or few distinct lengths, up to an
+    eighth more.
     """
     GREEDY = "greedy"
-    """Longest first, into the oldest row (first-fit decreasing): as many rows as best fit, or nearly."""
+    """Longest first, into the oldest row with room (first-fit decreasing): nearly as many rows as best fit."""
     OPTIMAL = "optimal"
-    """By patterns, which are searched until the rows are nearly the fewest possible; never more rows than best fit."""
+    """By a search for patterns of whole rows: nearly the fewest rows possible, and never more than best fit."""
     AUTO = "auto"
-    """Best fit; patterns where it ends more than half a per cent, and more than a row, above a lower bound."""
+    """Best fit; then OPTIMAL if that took more than half a per cent, and more than one row, over a lower bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +64,39 @@ class PackingConfig:
     max_length: int = 2048
     """Capacity of a row, in tokens."""
     mode: PackingMode = PackingMode.AUTO
+    """How sequences are assigned to rows. The default of `pack`, which takes no config, is BEST_FIT."""
     max_sequences: int | None = None
     """Upper limit of the sequences in a row."""
     pad_to_max: bool = True
     """Pad every row to `max_length` (one shape), or only to the longest row of its microbatch."""
-    time_limit: float = 10.0
+    time_limit: float = SEARCH_SECONDS
     """Upper limit of the work of searching for patterns, in seconds of a typical core. Work is counted, not timed, so
     every machine makes the same plan. With groups, each gets an equal part. 0: no search, best fit.
     """
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", PackingMode(one_of("mode", self.mode, PackingMode)))
-        if self.max_length < 1:
-            raise OptionError(f"max_length must be at least 1, got {self.max_length}")
-        if self.max_sequences is not None and self.max_sequences < 1:
-            raise OptionError(f"max_sequences must be at least 1, got {self.max_sequences}")
-        if not 0 <= self.time_limit < math.inf:
-            raise OptionError(f"time_limit must be at least 0 and finite, got {self.time_limit}")
+        object.__setattr__(self, "mode", PackingMode(one_of("packing mode", self.mode, PackingMode)))
+        if cast(object, self.max_length) is None:
+            raise OptionError("packing max_length must be an integer, got None")
+        check_counts(**{"packing max_length": self.max_length, "packing max_sequences": self.max_sequences})
+        object.__setattr__(self, "max_length", int(self.max_length))  # NumPy's integers have no fingerprint
+        if self.max_sequences is not None:
+            object.__setattr__(self, "max_sequences", int(self.max_sequences))
+        check_seconds("packing time_limit", self.time_limit)
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Refuse a time limit that is not a number from 0 to `LONGEST`.
+
+    Raises:
+        OptionError: It is none; the message has its name and value.
+    """
+    if not is_number(seconds):
+        raise OptionError(f"{name} must be a number of seconds, got {seconds!r}")
+    if not 0 <= seconds < math.inf:
+        raise OptionError(f"{name} must be at least 0 and finite, got {seconds}")
+    if seconds > LONGEST:
+        raise OptionError(f"{name} must be at most {LONGEST}, got {seconds}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,13 @@
 /* Best fit, longest first, of a histogram.
  *
  * A group is a run of rows that hold the same lengths; groups with the same room left are a stack. An event puts `copies` sequences of one
- * length into each row of a group. The distinct rooms are kept in a sorted array if there can only be few of them, and else in a tree of
- * bits with 64 children to a node. */
+ * length into each row of a group. The distinct rooms are kept in a tree of bits with 64 children to a node, and a table of stacks by room;
+ * or, if there are few of them for the capacity, in sorted blocks, so that memory depends on the number of sequences. */
 typedef struct { int32_t row, rows, held, next; } Group;
 typedef struct { int32_t row, last_row, copies, slot; } Event;
-enum { FEW_ROOMS = 1024, MOST_LEVELS = 6, NONE = -1 };
+enum { FEW_ROOMS = 1024, SMALL_TABLE = 1 << 22, MOST_LEVELS = 6, NONE = -1 };
+typedef struct { int32_t room, top; } Stack; /* the groups with this much room */
+typedef struct { int32_t stacks; Stack stack[FEW_ROOMS]; } Block; /* rooms ascend */
 
 typedef struct {
     Group *group;
@@ -25,8 +27,11 @@ typedef struct {
     Py_ssize_t groups, group_room, events, event_room;
     int32_t unused;                 /* groups that can be used again, as a list */
     int32_t capacity, shortest;
-    int32_t *top;                   /* by room: the stack of its groups; or beside `room`, if rooms are an array */
-    int32_t *room, rooms;           /* distinct rooms, ascending */
+    Block **block;                  /* ascending, and none is empty unless it is the only one; NULL: rooms are bits */
+    Py_ssize_t blocks, block_room;
+    Py_ssize_t at;                  /* the block that `find_room` has looked into, */
+    int32_t place;                  /* and the place in it that it has found */
+    int32_t *top;                   /* by room: the stack of its groups */
     uint64_t *bits[MOST_LEVELS];
     Py_ssize_t words[MOST_LEVELS];
     int levels, failed;
@@ -41,10 +46,14 @@ static int start_walk(Walk *walk, int32_t capacity, int32_t shortest, Py_ssize_t
     walk->group_room = walk->event_room = n < 64 ? n + 4 : 64;
     walk->group = malloc(walk->group_room * sizeof(Group));
     walk->event = malloc(walk->event_room * sizeof(Event));
-    if (n + 1 < FEW_ROOMS || capacity - shortest < FEW_ROOMS - 1) {
-        Py_ssize_t most = n + 2 < FEW_ROOMS ? n + 2 : FEW_ROOMS;
-        walk->room = malloc(2 * most * sizeof(int32_t));
-        walk->top = walk->room ? walk->room + most : NULL;
+    if ((capacity > SMALL_TABLE && capacity / 16 > n) || (n < FEW_ROOMS && capacity / 64 > n)) {
+        walk->block_room = 4;
+        walk->block = malloc(walk->block_room * sizeof(Block *));
+        Block *first = walk->block ? malloc(sizeof(Block)) : NULL;
+        if (first) {
+            first->stacks = 0;
+            walk->block[walk->blocks++] = first;
+        }
     } else {
         Py_ssize_t bits = (Py_ssize_t)capacity + 1, total = 0;
         do {
@@ -56,31 +65,44 @@ static int start_walk(Walk *walk, int32_t capacity, int32_t shortest, Py_ssize_t
         for (int level = 1; level < walk->levels && walk->bits[0]; level++)
             walk->bits[level] = walk->bits[level - 1] + walk->words[level - 1];
     }
-    return walk->group && walk->event && walk->top && (walk->room || walk->bits[0]);
+    return walk->group && walk->event && (walk->blocks || (walk->top && walk->bits[0]));
 }
 
 static void end_walk(Walk *walk)
 {
     free(walk->group);
     free(walk->event);
-    free(walk->room ? walk->room : walk->top);
+    free(walk->top);
     free(walk->bits[0]);
+    for (Py_ssize_t at = 0; at < walk->blocks; at++)
+        free(walk->block[at]);
+    free(walk->block);
 }
 
 /* The smallest room of at least `length`, or -1; `*stack` is where the stack of its groups begins. */
 static int32_t find_room(Walk *walk, int32_t length, int32_t **stack)
 {
-    if (walk->room) {
-        int32_t low = 0, high = walk->rooms;
+    if (walk->block) {
+        Py_ssize_t first = 0, last = walk->blocks - 1; /* the first block that ends with enough room, or the last one */
+        while (first < last) {
+            Py_ssize_t middle = (first + last) / 2;
+            if (walk->block[middle]->stack[walk->block[middle]->stacks - 1].room < length)
+                first = middle + 1;
+            else
+                last = middle;
+        }
+        Block *block = walk->block[walk->at = first];
+        int32_t low = 0, high = block->stacks;
         while (low < high) {
             int32_t middle = (low + high) / 2;
-            if (walk->room[middle] < length)
+            if (block->stack[middle].room < length)
                 low = middle + 1;
             else
                 high = middle;
         }
-        *stack = walk->top + low;
-        return low < walk->rooms ? walk->room[low] : NONE;
+        walk->place = low;
+        *stack = &block->stack[low].top;
+        return low < block->stacks ? block->stack[low].room : NONE;
     }
     Py_ssize_t at = length;
     for (int level = 0; level < walk->levels; level++) {
@@ -99,12 +121,52 @@ static int32_t find_room(Walk *walk, int32_t length, int32_t **stack)
     return NONE;
 }
 
-static void remove_room(Walk *walk, int32_t room, int32_t *stack)
+/* Insert a room, which `find_room` has not found. Return the place of its stack, or NULL if there is no memory. */
+static int32_t *insert_room(Walk *walk, int32_t room)
 {
-    if (walk->room) {
-        Py_ssize_t at = stack - walk->top, behind = --walk->rooms - at;
-        memmove(walk->room + at, walk->room + at + 1, behind * sizeof(int32_t));
-        memmove(stack, stack + 1, behind * sizeof(int32_t));
+    if (!walk->block) {
+        Py_ssize_t at = room;
+        for (int level = 0; level < walk->levels; level++, at >>= 6)
+            walk->bits[level][at >> 6] |= 1ULL << (at & 63);
+        return walk->top + room;
+    }
+    Block *block = walk->block[walk->at];
+    int32_t place = walk->place;
+    if (block->stacks == FEW_ROOMS) { /* move its second half to a new block */
+        if (walk->blocks == walk->block_room) {
+            Block **more = realloc(walk->block, 2 * walk->block_room * sizeof(Block *));
+            if (!more)
+                return NULL;
+            walk->block = more;
+            walk->block_room *= 2;
+        }
+        Block *second = malloc(sizeof(Block));
+        if (!second)
+            return NULL;
+        block->stacks = second->stacks = FEW_ROOMS / 2;
+        memcpy(second->stack, block->stack + FEW_ROOMS / 2, FEW_ROOMS / 2 * sizeof(Stack));
+        memmove(walk->block + walk->at + 2, walk->block + walk->at + 1, (walk->blocks++ - walk->at - 1) * sizeof(Block *));
+        walk->block[walk->at + 1] = second;
+        if (place > FEW_ROOMS / 2) {
+            block = second;
+            place -= FEW_ROOMS / 2;
+        }
+    }
+    memmove(block->stack + place + 1, block->stack + place, (block->stacks++ - place) * sizeof(Stack));
+    block->stack[place].room = room;
+    return &block->stack[place].top;
+}
+
+/* Remove the room that `find_room` has found. */
+static void remove_room(Walk *walk, int32_t room)
+{
+    if (walk->block) {
+        Block *block = walk->block[walk->at];
+        memmove(block->stack + walk->place, block->stack + walk->place + 1, (--block->stacks - walk->place) * sizeof(Stack));
+        if (block->stacks == 0 && walk->blocks > 1) {
+            free(block);
+            memmove(walk->block + walk->at, walk->block + walk->at + 1, (--walk->blocks - walk->at) * sizeof(Block *));
+        }
         return;
     }
     Py_ssize_t at = room;
@@ -132,16 +194,10 @@ static void push(Walk *walk, int32_t room, int32_t row, int32_t rows, int32_t he
         number = (int32_t)walk->groups++;
     }
     if (find_room(walk, room, &stack) != room) {
-        if (walk->room) {
-            Py_ssize_t at = stack - walk->top, behind = walk->rooms++ - at;
-            memmove(walk->room + at + 1, walk->room + at, behind * sizeof(int32_t));
-            memmove(stack + 1, stack, behind * sizeof(int32_t));
-            walk->room[at] = room;
-        } else {
-            Py_ssize_t at = room;
-            for (int level = 0; level < walk->levels; level++, at >>= 6)
-                walk->bits[level][at >> 6] |= 1ULL << (at & 63);
-            stack = walk->top + room;
+        stack = insert_room(walk, room);
+        if (!stack) {
+            walk->failed = 1;
+            return;
         }
         *stack = NONE;
     }
@@ -192,7 +248,7 @@ static int32_t take_length(Walk *walk, int32_t length, int32_t count, int32_t mo
                 walk->group[number].next = walk->unused;
                 walk->unused = number;
                 if (*stack == NONE)
-                    remove_room(walk, room, stack);
+                    remove_room(walk, room);
             }
         } else if (number != NONE) {
             walk->group[number].row += filled;
@@ -461,32 +517,45 @@ static PyObject *first_fit(PyObject *self, PyObject *args)
     return failed ? PyErr_NoMemory() : PyLong_FromSsize_t(rows);
 }
 
-/* knapsack(width, value:int64, best:int64)
+/* Raise the greatest values `best` to those of sets to which an item was added. They are in `before`: without the item, or, if it is `best`
+ * itself, already with it. */
+static void add_item(Py_ssize_t wide, int64_t worth, const int64_t *before, int64_t *best, Py_ssize_t places)
+{
+    for (Py_ssize_t at = wide; at < places && worth; at++) {
+        const int64_t with = before[at - wide] + worth;
+        best[at] = with > best[at] ? with : best[at];
+    }
+}
+
+/* knapsack(width, value:int64, best:int64, layers)
  *
- * best[c] becomes the greatest value of items with a total width of at most c; each item can be taken any number of times.
+ * With one layer, best[c] becomes the greatest value of items with a total width of at most c; each item can be taken any number of times.
+ * With more, best[k][c] becomes that of at most k items.
  */
 static PyObject *knapsack(PyObject *self, PyObject *args)
 {
     Py_buffer width_, value_, best_;
-    if (!PyArg_ParseTuple(args, "y*y*w*", &width_, &value_, &best_))
+    int layers;
+    if (!PyArg_ParseTuple(args, "y*y*w*i", &width_, &value_, &best_, &layers))
         return NULL;
     const int32_t *width = width_.buf;
     const int64_t *value = value_.buf;
     int64_t *best = best_.buf;
-    const Py_ssize_t items = width_.len / (Py_ssize_t)sizeof(int32_t), places = best_.len / (Py_ssize_t)sizeof(int64_t);
-    int right = value_.len == items * (Py_ssize_t)sizeof(int64_t);
+    const Py_ssize_t items = width_.len / (Py_ssize_t)sizeof(int32_t), cells = best_.len / (Py_ssize_t)sizeof(int64_t);
+    int right = value_.len == items * (Py_ssize_t)sizeof(int64_t) && layers > 0 && cells % layers == 0;
     for (Py_ssize_t item = 0; item < items && right; item++)
         right = width[item] > 0 && value[item] >= 0;
     if (right) {
         Py_BEGIN_ALLOW_THREADS
-        memset(best, 0, best_.len);
-        for (Py_ssize_t item = 0; item < items; item++) {
-            const Py_ssize_t wide = width[item];
-            const int64_t worth = value[item];
-            for (Py_ssize_t at = wide; at < places && worth; at++) {
-                const int64_t with = best[at - wide] + worth;
-                best[at] = with > best[at] ? with : best[at];
-            }
+        const Py_ssize_t places = cells / layers;
+        memset(best, 0, places * sizeof(int64_t));
+        if (layers == 1)
+            for (Py_ssize_t item = 0; item < items; item++)
+                add_item(width[item], value[item], best, best, places);
+        for (int64_t *before = best; --layers; before += places) {
+            memcpy(before + places, before, places * sizeof(int64_t));
+            for (Py_ssize_t item = 0; item < items; item++)
+                add_item(width[item], value[item], before, before + places, places);
         }
         Py_END_ALLOW_THREADS
     }
@@ -494,7 +563,7 @@ static PyObject *knapsack(PyObject *self, PyObject *args)
     PyBuffer_Release(&value_);
     PyBuffer_Release(&best_);
     if (!right) {
-        PyErr_SetString(PyExc_ValueError, "every item needs a positive width and a value of at least 0");
+        PyErr_SetString(PyExc_ValueError, "every item needs a positive width and a value of at least 0, and layers equal places");
         return NULL;
     }
     Py_RETURN_NONE;

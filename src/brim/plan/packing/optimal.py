@@ -1,16 +1,15 @@
 """Pack into nearly the fewest rows that are possible, by patterns.
 
-Best fit needs up to a tenth more rows than necessary where lengths are near a third or a quarter of the capacity, or
-few. Here patterns for whole rows are found (`patterns.py`). Lengths are first rounded up to at most `CLASSES` widths,
-so that the search takes seconds for any number of sequences. Each pattern is used as many whole times as the solution
-says; the sequences that remain, less than one row for each class, are solved again on their own, and so on. Best fit
-packs the last of them, and everything, if that takes no more rows.
+Best fit needs up to an eighth more rows than necessary where lengths are near a third or a quarter of the capacity, or
+where there are few distinct lengths. Here patterns for whole rows are found (`patterns.py`), in passes. A pass first
+rounds lengths up to at most `CLASSES` widths, so that the search takes seconds for any number of sequences. Then each
+pattern is used as many whole times as the solution says. The sequences that remain, less than one row for each class,
+go to the next pass. Best fit packs the last of them, and everything, if that takes no more rows.
 
 The search depends on the lengths alone. Which of the sequences of a class takes which place is decided by the order in
 which they arrive (`Places.rows`).
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import count_values, order_by
-from brim.core.errors import OptionError
 from brim.core.fingerprint import fingerprint
 from brim.core.progress import Progress, silent
+from brim.plan.config import SEARCH_SECONDS, check_seconds
 from brim.plan.edges import widths_for_counts
 from brim.plan.packing.best_fit import best_fit
 from brim.plan.packing.bounds import bound_of_counts
@@ -28,27 +27,33 @@ from brim.plan.packing.patterns import Pattern, Solution, Work, find_patterns
 from brim.plan.packing.rows import Rows
 
 CLASSES = 288
-"""Most widths that lengths are rounded up to."""
-ROUNDS = 10
-"""Fewest sequences of a class, on average: with fewer, nearly all uses of a pattern are fractions."""
+"""Upper limit of the number of widths that lengths are rounded up to."""
+PER_CLASS = 10
+"""Fewest sequences per class, on average: with fewer, the solution uses nearly every pattern less than once."""
 CELLS = 1 << 25
-"""Most cells of a knapsack: above, widths are rounded up to a multiple of more than one token."""
+"""Upper limit of the cells of a knapsack: if there are more, widths are rounded up to a multiple of some tokens."""
+FINEST = 64
+"""Fewest of these multiples in a row. An upper limit of the sequences in a row makes the knapsack as many times larger;
+if fewer multiples are left then, rounding costs more rows than patterns save, and the search ends.
+"""
 CLOSE = 2e-4
 """The search ends when it is as close to the lower bound as this."""
-SECONDS = 10.0
-"""Default time limit of a search."""
 PER_SECOND = 2_000_000_000
 """Operations, as `Work` counts them, in a second of a typical core."""
+PASS_WORK, SEQUENCE_WORK = 2_000_000, 100
+"""Work of a pass beside that of finding its patterns, and of each sequence in it."""
+WIDTH_WORK, USE_WORK = 40, 2_000
+"""Work of choosing widths, for each pair of a distinct length and a class, and of using a pattern, for each item."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Rows of ranks, which are the places of sequences in the order of their lengths."""
+    """Rows that hold ranks. The rank of a sequence is its place in the order of lengths, longest first."""
 
     order: NDArray[np.int32]
     ptr: NDArray[np.int64]
     block: NDArray[np.int32]
-    """By rank: sequences of one block can take each other's places."""
+    """For each rank, a number: sequences whose ranks have the same one can swap their places."""
 
     def rows(self, by_rank: NDArray[np.int32], arrival: NDArray[np.int64] | None) -> Rows:
         """Return the rows of sequences, given in the order of their lengths. `arrival` says when each arrived."""
@@ -70,15 +75,14 @@ class Found(NamedTuple):
 
 
 class PatternSearch:
-    """Searches for patterns. The results are remembered, so all epochs of a plan cost one search."""
+    """A search for patterns with a time limit. It keeps its results, so all epochs of a plan cost one search."""
 
-    def __init__(self, seconds: float = SECONDS, report: Progress = silent) -> None:
+    def __init__(self, seconds: float = SEARCH_SECONDS, report: Progress = silent) -> None:
         """`seconds` is the upper limit of the work of one search, in seconds of a typical core. Work is counted, not
         timed, so that the same lengths give the same rows on every machine. 0: no search, but the rows of best fit.
         `report` is called during a search with the rows of the solution so far, and their lower bound.
         """
-        if not 0 <= seconds < math.inf:
-            raise OptionError(f"the time limit of the search for patterns must be at least 0 and finite, got {seconds}")
+        check_seconds("the time limit of the search for patterns", seconds)
         self._work, self._report = int(seconds * PER_SECOND), report
         self._known: dict[str, Found] = {}
 
@@ -92,20 +96,19 @@ class PatternSearch:
         """Return the best rows for sequences of these sizes, which descend."""
         key = fingerprint(sizes=sizes, limits=[capacity, most, self._work])
         if key not in self._known:
-            self._known[key] = _Levels(sizes, capacity, most, Work(self._work), self._report).found()
+            self._known[key] = _Search(sizes, capacity, most, Work(self._work), self._report).found()
         return self._known[key]
 
 
-class _Levels:
-    """One search. Each level solves what the levels before could not place."""
+class _Search:
+    """One search. Each pass solves what the passes before could not place."""
 
     def __init__(self, sizes: NDArray[np.int32], capacity: int, most: int | None, work: Work, report: Progress) -> None:
         self._sizes = sizes
         self._capacity = capacity
+        self._most = most
         self._work = work
         self._report = report
-        shortest = int(sizes.min(initial=capacity))
-        self._most = None if most is None or most >= capacity // shortest else most
         self._rest = np.arange(len(sizes), dtype=np.int32)
         self._block = np.zeros(len(sizes), np.int32)
         self._blocks = 0
@@ -116,8 +119,7 @@ class _Levels:
 
     def found(self) -> Found:
         best = alone = self._closed()
-        while len(self._rest) and self._work.left > 0 and len(best.ptr) - 1 > self.bound * (1 + CLOSE):
-            self._solve()
+        while len(self._rest) and len(best.ptr) - 1 > self.bound * (1 + CLOSE) and self._solve():
             closed = self._closed()
             if len(closed.ptr) < len(best.ptr):
                 best = closed
@@ -134,15 +136,23 @@ class _Levels:
         order = np.concatenate([*self._order, self._rest[rest.order]])
         return Places(order, np.append(0, np.cumsum(lengths)), block)
 
-    def _solve(self) -> None:
+    def _solve(self) -> bool:
+        """Make one pass. False: too little work is left, or the knapsack would be too coarse."""
+        if not self._work.spend(PASS_WORK + SEQUENCE_WORK * len(self._sizes)):
+            return False
         sizes = self._sizes[self._rest]
         values, counts = count_values(sizes)
-        classes = min(CLASSES, max(len(sizes) // ROUNDS, 8))
-        if len(values) <= classes:
-            grid, widths = self._grid(len(values)), values
-        else:
-            grid = self._grid(classes)
+        classes = min(CLASSES, max(len(sizes) // PER_CLASS, 8), len(values))
+        most = self._limit(sizes)
+        grid = -(-classes * self._capacity * (most or 1) // CELLS)
+        if grid > 1 and self._capacity // grid < FINEST:
+            return False
+        if len(values) == classes:
+            widths = values
+        elif self._work.spend(WIDTH_WORK * classes * min(len(values), self._capacity // grid)):
             widths = np.array(widths_for_counts(values, counts, classes, multiple=grid))
+        else:
+            return False
         capacity = self._capacity // grid
         class_of = np.searchsorted(widths, values)
         demand = np.bincount(class_of, weights=counts, minlength=len(widths)).astype(np.int64)
@@ -153,7 +163,7 @@ class _Levels:
             width,
             demand,
             capacity,
-            self._most,
+            most,
             self._work,
             close=CLOSE,
             enough=enough,
@@ -163,11 +173,16 @@ class _Levels:
             self.bound = max(self.bound, _bound(solution, width, values // grid, counts))
         # Ranks ascend while sizes descend, so the members of a class lie together, longest first.
         members = np.split(self._rest, np.cumsum(demand[::-1])[:-1])[::-1]
+        self._work.spend(USE_WORK * sum(len(pattern.items) for pattern in solution.patterns))
         self._use(solution, members)
+        return True
 
-    def _grid(self, classes: int) -> int:
-        """Return the number of tokens that widths are multiples of."""
-        return -(-classes * self._capacity * (self._most or 1) // CELLS)
+    def _limit(self, sizes: NDArray[np.int32]) -> int | None:
+        """Return the upper limit of the sequences in a row. None: no row has room for more of the shortest."""
+        if self._most is None or self._most >= len(sizes):
+            return None
+        shortest = sizes[len(sizes) - self._most - 1 :]
+        return self._most if int(shortest.sum(dtype=np.int64)) <= self._capacity else None
 
     def _use(self, solution: Solution, members: list[NDArray[np.int32]]) -> None:
         """Make rows of whole uses of patterns, of the longest members of each class."""
@@ -213,6 +228,7 @@ class _Levels:
 
 def _bound(solution: Solution, width: NDArray[np.int32], sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
     """Return the lower bound that dual values give. A sequence is worth as much as a class that is not wider."""
-    worth = np.append(0, np.maximum.accumulate(solution.value))[np.searchsorted(width, sizes, side="right")]
-    total = sum(value * count for value, count in zip(worth.tolist(), counts.tolist(), strict=True))
+    worth = np.append(0, np.maximum.accumulate(solution.value))
+    many = np.bincount(np.searchsorted(width, sizes, side="right"), weights=counts, minlength=len(worth))
+    total = sum(value * int(number) for value, number in zip(worth.tolist(), many.tolist(), strict=True))
     return -(-total // max(solution.greatest, 1))

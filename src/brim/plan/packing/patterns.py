@@ -8,11 +8,11 @@ are worth more than a row. Where there is none, the solution is optimal.
 
 Dual values also give a lower bound at any time (Farley 1990). They are rounded to integers for the knapsack, so the
 bound is exact. Everything else is computed element by element, in an order that does not depend on the machine or on
-NumPy's version; and work is counted instead of time. So the same input gives the same patterns everywhere.
+NumPy's version; and work is counted instead of time. So the same input gives the same patterns everywhere. Whatever
+takes time is charged to `Work`, and does not begin when less is left than it costs.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,20 +28,29 @@ LEAST_GAIN = 1e-7
 """A pattern is worth using if it is worth more than a row by this share."""
 SMOOTHING = 0.8
 """Share of the best dual values so far in those that the knapsack gets: they swing less, which saves rounds."""
-STEP_WORK, PATTERN_WORK = 30_000, 20_000
-"""Work of one step of the simplex method beside that of its arrays, and of making one pattern."""
+ROUND_WORK, PATTERN_WORK, ITEM_WORK = 300_000, 30_000, 30_000
+"""Work of a round beside that of its knapsack, of reading a pattern off it, and of each distinct item in a pattern."""
+STEP_WORK, CALL_WORK = 30_000, 2_000
+"""Work of a step of the simplex method beside that of its arrays, and of a call of NumPy in a loop over items."""
 PATIENCE = 20
 """Rounds without a better solution or bound, after which the search ends: steps may then go round in circles."""
 
 
+Copies = tuple[tuple[int, int], ...]
+"""Items and the number of each: what tells one pattern from another."""
+
+
 @dataclass
 class Work:
-    """Operations that may still be done."""
+    """The budget of a search: operations that may still be done. The same input uses up the same on every machine."""
 
     left: int
 
-    def spend(self, amount: int) -> None:
-        self.left -= amount
+    def spend(self, amount: int) -> bool:
+        """Charge operations before they are done. False: fewer are left, so the search must end; then none are left."""
+        enough = amount <= self.left
+        self.left = self.left - amount if enough else 0
+        return enough
 
 
 @dataclass(frozen=True)
@@ -73,13 +82,16 @@ def find_patterns(
     enough: float = 0.0,
     report: Callable[[int], object] = silent,
 ) -> Solution:
-    """Return patterns for items of these widths that give `demand` places to each.
+    """Return patterns for items of these widths, in ascending order, that give `demand` places to each.
 
     The search ends when the solution is optimal, within a share `close` of the lower bound, when `enough` rows or fewer
     are needed, or when `work` is used up. `report` is called with the rows that the solution so far needs.
     """
+    if most is not None and most >= capacity // int(width.min()):
+        most = None  # no more fit, and a knapsack with a limit takes as many times the work
+    work.spend(PATTERN_WORK * len(width))
     simplex = Simplex(width, demand, capacity, most)
-    known: set[tuple[int, ...]] = set()
+    known: set[Copies] = set()
     bound, value, greatest = 0.0, np.zeros(len(width), np.int64), ONE
     center = width / capacity  # if space is all that counts
     smoothing = SMOOTHING
@@ -89,8 +101,9 @@ def find_patterns(
         idle += 1
         mixed = smoothing * center + (1 - smoothing) * simplex.dual
         tried = (np.clip(mixed, 0, 1) * ONE).astype(np.int64)
+        if not work.spend(ROUND_WORK + knapsack_work(len(width), capacity, most)):
+            break
         knapsack = Knapsack(width, tried, capacity, most)
-        work.spend(len(width) * (capacity + 1) * (most or 1) + PATTERN_WORK * len(width))
         total = sum(worth * places for worth, places in zip(tried.tolist(), demand.tolist(), strict=True))
         reached = total / max(knapsack.greatest, 1)
         if reached > bound:
@@ -102,7 +115,8 @@ def find_patterns(
         each = knapsack.with_each()
         worth = np.flatnonzero(each > ONE + ONE // 10**6)
         best_first = worth[np.argsort(-each[worth], kind="stable")]
-        pool.add(list(_patterns(knapsack, best_first, known)))
+        pool.add(list(_patterns(knapsack, best_first, known, work)))
+        work.spend(CALL_WORK * len(pool.patterns) + pool.cells)
         before = simplex.rows
         steps = simplex.improve(pool, work)
         idle = 0 if simplex.rows < before * (1 - LEAST_GAIN) else idle
@@ -113,13 +127,21 @@ def find_patterns(
     return Solution(simplex.patterns, simplex.times, value, greatest)
 
 
-def _patterns(knapsack: Knapsack, firsts: NDArray[np.int64], known: set[tuple[int, ...]]) -> Iterator[Pattern]:
+def knapsack_work(items: int, capacity: int, most: int | None) -> int:
+    """Return the work of a knapsack."""
+    return (most or 1) * (items + 4) * (capacity + 64)
+
+
+def _patterns(knapsack: Knapsack, firsts: NDArray[np.int64], known: set[Copies], work: Work) -> Iterator[Pattern]:
     for first in firsts.tolist():
-        items = tuple(sorted(knapsack.items(first)))
-        if items not in known:
-            known.add(items)
-            copies = Counter(items)
-            yield Pattern(np.array(list(copies)), np.array(list(copies.values())))
+        if not work.spend(PATTERN_WORK):
+            return
+        found = tuple(knapsack.items(first))
+        work.spend(ITEM_WORK * len(found))
+        if found not in known:
+            known.add(found)
+            items, copies = zip(*found, strict=True)
+            yield Pattern(np.array(items), np.array(copies))
 
 
 class _Pool:
@@ -143,8 +165,13 @@ class _Pool:
         self._items, self._copies = list(items), list(copies)
 
     @property
+    def longest(self) -> int:
+        """The most distinct items of a pattern."""
+        return len(self._items)
+
+    @property
     def cells(self) -> int:
-        return len(self._items) * len(self.patterns)
+        return self.longest * len(self.patterns)
 
     def worth(self, dual: NDArray[np.float64]) -> NDArray[np.float64]:
         total = np.zeros(len(self.patterns))
@@ -172,13 +199,14 @@ class Simplex:
         """Use patterns of the pool while that saves rows; return the number of steps."""
         steps = stalled = 0
         while work.left > 0 and pool.patterns and stalled < 4 * len(self.dual) + 100:
+            if not work.spend(STEP_WORK + 2 * len(self.dual) ** 2 + CALL_WORK * pool.longest + 4 * pool.cells):
+                break
             worth = pool.worth(self.dual)
             best = int(worth.argmax())
             if worth[best] <= 1 + LEAST_GAIN:
                 break
             much = self._use(pool.patterns[best], float(worth[best]))
             stalled = 0 if much > 0 else stalled + 1
-            work.spend(2 * len(self.dual) ** 2 + STEP_WORK + 4 * pool.cells)
             steps += 1
         return steps
 
