@@ -1,11 +1,15 @@
 """Packing against its two-line definitions, and the compiled kernel against its twin."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.core.errors import LengthError, OptionError
+from brim.plan import BatchingConfig, PatternSearch, lower_bound
 from brim.plan.config import PackingConfig, PackingMode
 from brim.plan.packing import best_fit, first_fit, knapsack
 from brim.plan.packing import pack as packing
@@ -82,11 +86,17 @@ def test_few_sequences_of_many_lengths_are_sorted_and_packed_as_if_they_were_cou
         assert as_lists(pack(lengths, capacity, max_sequences=most)) == as_lists(rows)
 
 
-@pytest.mark.parametrize("capacity", [1023, 1024, 5000, 131_072])
-def test_rooms_are_found_the_same_way_in_an_array_and_in_a_tree_of_bits(capacity):
+@pytest.mark.parametrize("capacity", [1023, 1024, 5000, 131_072, 5_000_000, 2**31 - 1])
+def test_rooms_are_found_the_same_way_in_a_tree_of_bits_and_in_sorted_blocks(capacity):
+    """Of the 6,000 sequences, thousands leave another room, so the large capacities need several blocks."""
     random = np.random.default_rng(capacity)
-    for shortest in (1, capacity // 2, capacity - 1000):
-        lengths = random.integers(shortest, capacity + 1, 3000).astype(np.int32)
+    for shortest, longest in (
+        (1, capacity),
+        (capacity // 2, capacity),
+        (capacity - 1000, capacity),
+        (1, capacity // 3),
+    ):
+        lengths = random.integers(shortest, longest, 6000, endpoint=True).astype(np.int32)
         rows = pack(lengths, capacity)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(best_fit, "kernel", None)
@@ -164,8 +174,6 @@ def test_lengths_beyond_32_bits_are_refused_and_not_wrapped():
         pack(np.array([-1]), 8)
     with pytest.raises(OptionError, match="must be integers, got an array of float64"):
         pack(np.array([3.0, np.nan]), 8)
-    with pytest.raises(OptionError, match="got 0"):
-        pack(np.array([1]), 8, max_sequences=0)
     with pytest.raises(OptionError, match=r"mode must be one of .*, got 'best'"):
         pack(np.array([1]), 8, mode="best")
 
@@ -180,11 +188,119 @@ def test_the_example_of_the_docstring():
     assert repr(pack(np.full(30, 8), 8)).endswith("... 30 rows]")
 
 
+NO_COUNTS = [
+    (0, "must be at least 1, got 0"),
+    (-1, "must be at least 1, got -1"),
+    ("8", "must be an integer, got '8'"),
+    (8.0, "must be an integer, got 8.0"),
+    (2048.5, "must be an integer, got 2048.5"),
+    (float("nan"), "must be an integer, got nan"),
+    (True, "must be an integer, got True"),
+    (2**31, "must be at most 2147483647, got 2147483648"),
+]
+NO_TIMES = [
+    ("5", "must be a number of seconds, got '5'"),
+    (None, "must be a number of seconds, got None"),
+    (True, "must be a number of seconds, got True"),
+    (-1, "must be at least 0 and finite, got -1"),
+    (float("nan"), "must be at least 0 and finite, got nan"),
+    (float("inf"), "must be at least 0 and finite, got inf"),
+    (1e300, r"must be at most 2147483647, got 1e\+300"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), NO_COUNTS)
+def test_limits_that_are_no_counts_are_refused_by_name(value, message):
+    for field in ("max_length", "max_sequences"):
+        with pytest.raises(OptionError, match=f"^packing {field} {message}"):
+            PackingConfig(**{field: value})
+    for call in (pack, lower_bound):
+        with pytest.raises(OptionError, match=f"^capacity {message}"):
+            call(np.array([1]), value)
+        with pytest.raises(OptionError, match=f"^max_sequences {message}"):
+            call(np.array([1]), 8, max_sequences=value)
+
+
+def test_a_capacity_is_not_optional():
+    with pytest.raises(OptionError, match=r"^packing max_length must be an integer, got None"):
+        PackingConfig(max_length=None)
+    for call in (pack, lower_bound):
+        with pytest.raises(OptionError, match=r"^capacity must be an integer, got None"):
+            call(np.array([1]), None)
+
+
+@pytest.mark.parametrize(("value", "message"), NO_TIMES)
+def test_time_limits_that_are_none_are_refused_by_name(value, message):
+    with pytest.raises(OptionError, match=f"^packing time_limit {message}"):
+        PackingConfig(time_limit=value)
+    with pytest.raises(OptionError, match=f"^the time limit of the search for patterns {message}"):
+        PatternSearch(value)
+
+
+def test_limits_of_numpy_are_those_of_python():
+    config = PackingConfig(max_length=np.int64(8), max_sequences=np.int32(2))
+    assert config == PackingConfig(max_length=8, max_sequences=2)
+    assert BatchingConfig(packing=config).fingerprint
+    assert as_lists(pack(np.array([1, 1, 1]), np.int64(8), max_sequences=np.int32(2))) == [[0, 1], [2]]
+
+
+def test_lists_of_integers_are_as_good_as_arrays():
+    for mode in PackingMode:
+        expected = as_lists(pack(np.array([3, 5, 2]), 8, mode=mode, order=np.array([2, 0, 1])))
+        assert as_lists(pack([3, 5, 2], 8, mode=mode, order=[2, 0, 1])) == expected
+    assert lower_bound([5, 5, 5], 8) == 3
+    assert len(pack([], 8)) == lower_bound([], 8) == 0
+
+
+@pytest.mark.parametrize("mode", list(PackingMode))
 @pytest.mark.parametrize(
-    ("options", "message"), [({"max_length": 0}, "max_length"), ({"max_sequences": 0}, "max_sequences")]
+    ("lengths", "message"),
+    [
+        (np.array([[3, 5], [2, 2]], np.int32), r"one array of integers, got an array of shape \(2, 2\)"),
+        ([[3, 5], [2]], "one array of integers, got nested lists of several lengths"),
+        (None, r"one array of integers, got an array of shape \(\)"),
+        (["3", "5"], "integers, got an array of <U1"),
+        ([3, 2**70], "integers, got an array of object"),
+        ([3.0, 5.0], "integers, got an array of float64"),
+        ([True, False], "integers, got an array of bool"),
+    ],
 )
-def test_options_that_cannot_work_are_refused_with_their_value(options, message):
-    with pytest.raises(OptionError, match=f"{message} must be at least 1, got 0"):
-        PackingConfig(**options)
-    with pytest.raises(OptionError, match="got 0"):
-        pack(np.array([1]), 0)
+def test_lengths_and_orders_that_are_no_array_of_integers_are_refused(lengths, message, mode):
+    with pytest.raises(OptionError, match=f"^lengths must be {message}"):
+        pack(lengths, 8, mode=mode)
+    with pytest.raises(OptionError, match=f"^lengths must be {message}"):
+        lower_bound(lengths, 8)
+    if lengths is not None:
+        with pytest.raises(OptionError, match=f"^order must be {message}"):
+            pack([1, 1], 8, mode=mode, order=lengths)
+
+
+def test_a_lower_bound_refuses_lengths_that_no_row_has_room_for():
+    with pytest.raises(LengthError, match="sequence 0 has 10 tokens and does not fit in a row of 8"):
+        lower_bound(np.array([10, 3]), 8)
+    with pytest.raises(OptionError, match="negative, got -10"):
+        lower_bound(np.array([-10, 3]), 8)
+
+
+def test_metrics_count_the_most_sequences_that_a_row_may_hold():
+    lengths = np.ones(10, np.int32)
+    rows = pack(lengths, 100, max_sequences=3)
+    assert PackingMetrics.of(rows, lengths, 100).lower_bound == 1
+    metrics = PackingMetrics.of(rows, lengths, 100, max_sequences=3)
+    assert metrics.lower_bound == 4
+    assert metrics.gap == 0
+
+
+def test_memory_for_rows_of_a_huge_capacity_depends_on_the_number_of_sequences():
+    """A table of all rooms of such a row would be 8 GB."""
+    program = """if True:
+        import resource
+        import numpy as np
+        from brim.plan import pack
+        lengths = np.random.default_rng(0).integers(1, 2**31, 20_000)
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        print(len(pack(lengths, 2**31 - 1)))
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert 10_000 <= int(ran.stdout) <= 10_300

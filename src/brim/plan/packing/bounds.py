@@ -9,25 +9,36 @@ The greatest of several is taken. All but the last are sums over the sequences, 
 - The number of sequences divided by the most that a row may hold.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brim.core.arrays import ceil_div, count_values
+from brim.plan.packing.checks import check_fit, checked_limits, int32, integers
 
 MOST_COUNTED = 32
 """The largest k of the functions u(k) that are tried."""
 
 
-def lower_bound(lengths: NDArray[np.integer[Any]], capacity: int, *, max_sequences: int | None = None) -> int:
-    """Return a number of rows such that no packing needs fewer.
+def lower_bound(
+    lengths: NDArray[np.integer[Any]] | Sequence[int], capacity: int, *, max_sequences: int | None = None
+) -> int:
+    """Return a number of rows such that no packing needs fewer. An empty sequence takes up one token, as in `pack`.
+
+    Raises:
+        LengthError: A sequence is longer than `capacity`.
+        OptionError: A limit is not from 1 to 2^31 - 1, or a length is negative or no integer.
 
     Example:
         >>> lower_bound(np.array([5, 5, 5]), 8), lower_bound(np.array([3, 3, 3, 3]), 8)
         (3, 2)
     """
-    return bound_of_counts(*count_values(np.maximum(lengths, 1)), capacity, max_sequences)
+    capacity, max_sequences = checked_limits(capacity, max_sequences)
+    lengths = integers("lengths", lengths)
+    check_fit(lengths, capacity)
+    return bound_of_counts(*count_values(np.maximum(int32(lengths, capacity), 1)), capacity, max_sequences)
 
 
 def bound_of_counts(

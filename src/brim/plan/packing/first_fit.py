@@ -13,6 +13,7 @@ except ImportError:  # not compiled: `_first_fit_python` does the same
 
 
 def first_fit(sizes: NDArray[np.int32], arrivals: NDArray[np.int32] | None, capacity: int, most: int) -> Rows:
+    """Pack by first fit, in order of arrival. Sizes are from 1 to `capacity`; a row holds at most `most` sequences."""
     row_of = np.empty(len(sizes), np.int32)
     if kernel is None:
         num_rows = _first_fit_python(sizes if arrivals is None else sizes[arrivals], capacity, most, row_of)

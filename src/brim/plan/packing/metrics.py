@@ -19,16 +19,19 @@ class PackingMetrics:
     num_rows: int
     fill: Fill
     lower_bound: int | None = None
-    """A number of rows such that no packing needs fewer. None: the capacity of the rows is not known."""
+    """A number of rows such that no packing with the same limits needs fewer. None: the capacity is not known."""
 
     @classmethod
-    def of(cls, rows: Rows, lengths: NDArray[np.integer[Any]], capacity: int) -> "PackingMetrics":
+    def of(
+        cls, rows: Rows, lengths: NDArray[np.integer[Any]], capacity: int, *, max_sequences: int | None = None
+    ) -> "PackingMetrics":
+        """Measure rows that were packed from sequences of these lengths, with these limits of a row."""
         used = int(np.sum(lengths, dtype=np.int64))
         return cls(
             num_sequences=len(rows.order),
             num_rows=len(rows),
             fill=Fill(used, len(rows) * capacity),
-            lower_bound=max(lower_bound(lengths, capacity), rows.bound or 0),
+            lower_bound=max(lower_bound(lengths, capacity, max_sequences=max_sequences), rows.bound or 0),
         )
 
     @property

@@ -4,17 +4,20 @@ Packing sees lengths and nothing else: an array of lengths goes in, and for ever
 end to end in it come out. Tokens move later, in `brim.batch`, so a corpus can be packed without reading it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brim.core.errors import LengthError, OptionError
-from brim.core.options import one_of
+from brim.core.arrays import count_values
+from brim.core.errors import OptionError
+from brim.core.options import LONGEST, one_of
 from brim.plan.config import PackingMode
 from brim.plan.packing.best_fit import best_fit
-from brim.plan.packing.bounds import lower_bound
+from brim.plan.packing.bounds import bound_of_counts
+from brim.plan.packing.checks import check_fit, checked_limits, int32, integers, misfit
 from brim.plan.packing.first_fit import first_fit
 from brim.plan.packing.optimal import PatternSearch
 from brim.plan.packing.rows import Rows, longest_first
@@ -24,8 +27,6 @@ try:
 except ImportError:  # not compiled
     kernel = None
 
-INT32 = np.dtype(np.int32)
-UNLIMITED = 2**31 - 1
 TOLERATED, ROWS_TOLERATED = 0.005, 1
 """With AUTO, patterns are searched where best fit is further above the lower bound than this share, and than this many
 rows: a single row can hardly ever be saved.
@@ -33,15 +34,18 @@ rows: a single row can hardly ever be saved.
 
 
 def pack(
-    lengths: NDArray[np.integer[Any]],
+    lengths: NDArray[np.integer[Any]] | Sequence[int],
     capacity: int,
     *,
     mode: PackingMode | str = PackingMode.BEST_FIT,
     max_sequences: int | None = None,
-    order: NDArray[np.integer[Any]] | None = None,
+    order: NDArray[np.integer[Any]] | Sequence[int] | None = None,
     search: PatternSearch | None = None,
 ) -> Rows:
     """Assign every sequence to a row so that no row exceeds `capacity`.
+
+    The default mode here is BEST_FIT, which never searches. `PackingConfig`, and so a packed plan, defaults to AUTO,
+    which searches for fewer rows, up to a time limit, where best fit needs more than a lower bound.
 
     `order` is the order in which sequences arrive. Except with FIRST_FIT, it only decides which of several sequences of
     one length (with patterns: of similar length) goes where, so another order gives other rows of the same quality. An
@@ -49,28 +53,24 @@ def pack(
 
     Raises:
         LengthError: A sequence is longer than `capacity`. Nothing is ever dropped here.
+        OptionError: A limit is not from 1 to 2^31 - 1, a length is negative, or `order` is no permutation.
 
     Example:
         >>> pack(np.array([5, 3, 4, 2]), capacity=8)
         [[0, 1], [2, 3]]
     """
-    if not 1 <= capacity <= UNLIMITED:
-        raise OptionError(f"the capacity of a row must be from 1 to {UNLIMITED}, got {capacity}")
-    if len(lengths) > UNLIMITED:
-        raise OptionError(f"{len(lengths)} sequences are more than one call can pack; pack them in parts")
-    if max_sequences is not None and max_sequences < 1:
-        raise OptionError(f"max_sequences must be at least 1, got {max_sequences}")
+    capacity, max_sequences = checked_limits(capacity, max_sequences)
+    lengths = integers("lengths", lengths)
     mode = mode if type(mode) is PackingMode else PackingMode(one_of("mode", mode, PackingMode))
-    arrivals = None if order is None else _checked_order(order, len(lengths))
-    sizes = _int32(lengths, capacity)
-    most = UNLIMITED if max_sequences is None else min(max_sequences, UNLIMITED)
+    arrivals = None if order is None else _checked_order(integers("order", order), len(lengths))
+    sizes = int32(lengths, capacity)
+    most = max_sequences or LONGEST
     if mode is PackingMode.BEST_FIT:
         rows = best_fit(sizes, arrivals, capacity, most)
         if rows is None:
-            raise _misfit(lengths, capacity)
+            raise misfit(lengths, capacity)
         return rows
-    if len(sizes) and (sizes.min() < 0 or sizes.max() > capacity):
-        raise _misfit(lengths, capacity)
+    check_fit(sizes, capacity)
     sizes = np.maximum(sizes, 1)
     if mode is PackingMode.FIRST_FIT:
         return first_fit(sizes, arrivals, capacity, most)
@@ -87,10 +87,10 @@ def _pack_by_patterns(
     mode: PackingMode,
     search: PatternSearch,
 ) -> Rows:
-    rows = best_fit(sizes, arrivals, capacity, most or UNLIMITED)
+    rows = best_fit(sizes, arrivals, capacity, most or LONGEST)
     assert rows is not None
     if mode is PackingMode.AUTO:
-        bound = lower_bound(sizes, capacity, max_sequences=most)
+        bound = bound_of_counts(*count_values(sizes), capacity, most)
         if len(rows) - bound <= max(TOLERATED * bound, ROWS_TOLERATED):
             return replace(rows, bound=bound)
     by_rank = longest_first(sizes, arrivals)
@@ -115,21 +115,3 @@ def _checked_order(order: NDArray[np.integer[Any]], n: int) -> NDArray[np.int32]
     if not right:
         raise OptionError(f"the order of {n} sequences must hold each of 0 to {n - 1} once")
     return places
-
-
-def _int32(lengths: NDArray[np.integer[Any]], capacity: int) -> NDArray[np.int32]:
-    """Return the lengths as 32-bit integers. Wider ones are checked first, so that none is cut off."""
-    if lengths.dtype == INT32:
-        return np.ascontiguousarray(lengths, INT32)
-    if lengths.dtype.kind not in "iu" and len(lengths):
-        raise OptionError(f"lengths must be integers, got an array of {lengths.dtype}")
-    if len(lengths) and (lengths.min() < 0 or lengths.max() > capacity):
-        raise _misfit(lengths, capacity)
-    return np.ascontiguousarray(lengths, INT32)
-
-
-def _misfit(lengths: NDArray[np.integer[Any]], capacity: int) -> OptionError | LengthError:
-    if lengths.min() < 0:
-        return OptionError(f"lengths must not be negative, got {lengths.min()}")
-    longest = int(lengths.argmax())
-    return LengthError(f"sequence {longest} has {lengths[longest]} tokens and does not fit in a row of {capacity}")
