@@ -38,6 +38,9 @@ def desk(tmp_path_factory):
     (folder / "first" / "model").rename(folder / "model")
     ok("lazarus", folder, "data lengths build -d train.jsonl -t gpt2 -o lengths.jsonl")
     ok("lazarus", folder, "data batchplan build -l lengths.jsonl -e 3 -b 4096 -o batch_plan/")
+    flags = "--model model --max-steps 1 --no-tensorboard -q --data train.jsonl"
+    ok("brim", folder, f"train sft {flags} --batchplan batch_plan/ -o planned")
+    ok("brim", folder, f"train sft {flags} --pack --pack-mode best_fit --pack-max-len 2048 -o packed")
     return folder
 
 
@@ -109,6 +112,8 @@ def test_the_line_that_plays_runs_as_written_and_goes_on(desk):
         ("train sft --resume nowhere", "nowhere does not exist, so there is nothing to resume"),
         ("train sft --resume first --learning-rate 3", "cannot change when a run is resumed: learning_rate"),
         ("train sft --resume first --output other", "a resumed run stays where it is"),
+        ("train sft --resume planned --window 50", "--window has no effect on planned, which follows batch_plan/"),
+        ("train sft --resume first --pack", "cannot change when a run is resumed: batching.packing"),
         ("train sft --model tiny --data train.jsonl --schedule wavy", "'wavy' is not one of"),
         ("train sft --model tiny --data train.jsonl --fsdp", "start several with torchrun"),
         ("train sft --model tiny --data train.jsonl --gym-port 8023", "--gym-port has no effect without --online"),
@@ -137,6 +142,13 @@ Path(__file__).with_name("marker").write_text("this code ran")
 class EvilConfig(PretrainedConfig):
     model_type = "evil"
 """
+
+
+def test_a_packed_run_is_resumed_with_the_line_it_was_started_with_and_with_parts_of_it(desk):
+    for line in ("--pack --pack-max-len 2048", "--pack", "--pack --pack-mode best_fit"):
+        assert json.loads(ok("brim", desk, f"train sft --resume packed {line} -q --json").stdout)["taken now"] == 0
+    other = command("brim", desk, "train sft --resume packed --pack --pack-mode optimal")
+    assert "batching.packing.mode (best_fit -> optimal)" in other.stderr
 
 
 def test_code_in_a_model_directory_is_never_run_even_if_every_question_is_answered_with_yes(tmp_path):

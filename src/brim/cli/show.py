@@ -85,8 +85,9 @@ def _widths(columns: Sequence[str], rows: "Sequence[Sequence[Text]]", room: int)
 
 def _narrowest(cell: "Text") -> int:
     """Return the width of a number with its unit, else that of the longest word; long ones, such as ids, are folded."""
-    number = cell.plain[:1].isdigit() and cell.cell_len <= LONG_WORD
-    return cell.cell_len if number else min(max((word.cell_len for word in cell.split(" ")), default=0), LONG_WORD)
+    words = cell.split(" ")
+    number = cell.plain[:1].isdigit() and len(words) <= 2 and cell.cell_len <= LONG_WORD
+    return cell.cell_len if number else min(max((word.cell_len for word in words), default=0), LONG_WORD)
 
 
 def _show_blocks(columns: Sequence[str], rows: "Sequence[Sequence[Text]]", title: str | None) -> None:

@@ -220,7 +220,12 @@ def _resumed(checkpoint: Path, options: dict[str, Any], given: set[str]) -> tupl
     values = {name: value for name, value in _plain(options).items() if name in given}
     if given & set(ROWS):
         values["format"] = replace(config.format, **{name: options[name] for name in ROWS if name in given})
-    if given & (PLANNING - {"seed"}):
+    planning = sorted(given & (PLANNING - {"seed"}))
+    if planning and config.batchplan is not None:
+        raise click.UsageError(
+            f"--{planning[0].replace('_', '-')} has no effect on {checkpoint.parent}, which follows {config.batchplan}"
+        )
+    if planning:
         values["batching"] = overlaid(config.batching, _planning(options), given - {"seed"})
     if options["resume"] and options["output"] and Path(options["output"]).resolve() != checkpoint.parent.resolve():
         raise click.UsageError(
