@@ -12,6 +12,7 @@ from brim.cli.plan.build import build, shard
 from brim.cli.plan.figures import balance
 from brim.cli.plan.info import info
 from brim.cli.plan.report import report
+from brim.cli.plan.verify import verify
 from brim.data.ids import Ids
 
 COMPAT = Path(__file__).resolve().parents[1] / "compat" / "0.5.0" / "plans"
@@ -152,8 +153,8 @@ def test_figures_over_all_ranks_say_so_beside_those_of_one(here):
     assert "over all ranks" not in shown(info, "-p plan")
 
 
-def test_the_search_of_a_lazy_plan_is_told_by_every_command_that_reads_it(here, monkeypatch):
-    """They pack again, which can take seconds."""
+def test_a_search_is_told_by_every_command_that_packs_again(here, monkeypatch):
+    """Reading a lazy plan, or verifying any, can take seconds."""
     built("--pack --pack-mode optimal --pack-max-len 1000 --lazy")
     before = shown(info, "-p plan --json")
     told = []
@@ -163,3 +164,8 @@ def test_the_search_of_a_lazy_plan_is_told_by_every_command_that_reads_it(here, 
         assert told, command.name
         told.clear()
     assert shown(info, "-p plan --json") == before
+    for lazy in ("", "--lazy"):
+        built(f"--pack --pack-mode optimal --pack-max-len 1000 {lazy}")
+        told.clear()
+        assert shown(verify, "-p plan")
+        assert told

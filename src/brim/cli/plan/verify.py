@@ -14,6 +14,7 @@ from brim.core.errors import DamagedError, OptionError
 from brim.plan.config import BatchingConfig
 
 if TYPE_CHECKING:
+    from brim.core.progress import Progress
     from brim.data.lengths import LengthCache
     from brim.plan.plan import BatchPlan
     from brim.plan.verify import Difference
@@ -52,8 +53,8 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     table = LengthCache.load(lengths) if lengths is not None else None
     try:
         plan = BatchPlan.load(path)
-        with counting_progress("planning the epochs again"):
-            found = _differences(plan, table, overlaid_values(plan.config, options, given))
+        with counting_progress("planning the epochs again") as progress:
+            found = _differences(plan, table, overlaid_values(plan.config, options, given), progress.searched)
         name = plan.fingerprint
     except DamagedError as error:
         found, name = [Difference("damaged", str(error))], None
@@ -76,13 +77,18 @@ def verify(ctx: click.Context, path: str, lengths: str | None, as_json: bool, **
     ctx.exit(1 if found else 0)
 
 
-def _differences(plan: "BatchPlan", table: "LengthCache | None", values: dict[str, Any]) -> "list[Difference]":
-    """Return how a plan differs from lengths and options; these are compared one by one."""
+def _differences(
+    plan: "BatchPlan", table: "LengthCache | None", values: dict[str, Any], searched: "Progress"
+) -> "list[Difference]":
+    """Return how a plan differs from lengths and options; these are compared one by one.
+
+    `searched` is called while patterns for packed rows are searched.
+    """
     from brim.plan.verify import Difference, verify_plan
 
     try:
         expected = BatchingConfig.from_dict(values)
     except OptionError:  # what was given cannot go together with the plan's other options, so it is not the plan's
         expected = None
-    found = [one for one in verify_plan(plan, table, expected) if one.kind != "config"]
+    found = [one for one in verify_plan(plan, table, expected, report=searched) if one.kind != "config"]
     return [*found, *(Difference("config", f"other {words}") for words in differences(plan.config.to_dict(), values))]
