@@ -95,11 +95,14 @@ class BatchPlan:
         return cls(epochs, config, num_epochs)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "BatchPlan":
-        """Open a plan directory without reading its columns. See `brim.plan.store`."""
+    def load(cls, path: str | os.PathLike[str], *, report: Progress = silent) -> "BatchPlan":
+        """Open a plan directory without reading its columns. See `brim.plan.store`.
+
+        `report` is called while patterns are searched for the packed rows of a plan whose epochs are not stored.
+        """
         from brim.plan.store import load_plan
 
-        return load_plan(path)
+        return load_plan(path, report=report)
 
     def save(
         self, path: str | os.PathLike[str], *, lazy: bool = False, progress: Callable[[int, int], None] | None = None

@@ -25,9 +25,9 @@ from brim.core.atomic import atomic_directory, recover
 from brim.core.column import Column
 from brim.core.columns import Columns, write_columns
 from brim.core.document import Document
-from brim.core.errors import BrimError, DamagedError, DataError
+from brim.core.errors import BrimError, DamagedError, DataError, OptionError
 from brim.core.lock import locked
-from brim.core.progress import Progress
+from brim.core.progress import Progress, silent
 from brim.data.lengths import LengthCache, fingerprint_1
 from brim.plan.buckets import BucketSpec
 from brim.plan.build import ALGORITHM, Packed, build_epoch
@@ -135,6 +135,12 @@ def write_plan(
         write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, stored, blocks=True)
         packed = plan.epochs.packed(epoch) if whole else None
         epochs.append(_epoch_entry(columns, view.deal, dropped.size, packed))
+    if epochs and not any(plan.deal(epoch).steps for epoch in range(plan.num_epochs)):
+        raise OptionError(
+            f"the plan contains no optimizer steps: its epochs have up to "
+            f"{max(entry['microbatches'] for entry in epochs):,} microbatches, a step has {plan.step_size:,}, and "
+            'remainder="drop" drops a short step; take smaller steps, or remainder="null" or "repeat"'
+        )
     algorithm = plan.epochs.algorithm
     index = {
         "algorithm": algorithm,
@@ -172,8 +178,8 @@ def _epoch_entry(columns: EpochColumns, deal: Deal, dropped: int, packed: Packed
     }
 
 
-def load_plan(path: str | os.PathLike[str]) -> BatchPlan:
-    """Open a plan directory.
+def load_plan(path: str | os.PathLike[str], *, report: Progress = silent) -> BatchPlan:
+    """Open a plan directory; `report` is called with the progress of a search for patterns.
 
     Raises:
         DataError: There is no plan there.
@@ -182,7 +188,7 @@ def load_plan(path: str | os.PathLike[str]) -> BatchPlan:
     directory = Path(path)
     index = read_index(directory)
     config = BatchingConfig.from_dict(index["config"])
-    epochs = StoredEpochs(directory, config, index)
+    epochs = StoredEpochs(directory, config, index, report=report)
     share = None
     if index["rank"] is not None:
         totals = tuple(entry["microbatches"] for entry in index["epochs"])
@@ -222,7 +228,9 @@ def read_index(directory: Path) -> dict[str, Any]:
 class StoredEpochs:
     """Epochs in a plan directory, opened when they are used."""
 
-    def __init__(self, directory: Path, config: BatchingConfig, index: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, config: BatchingConfig, index: Mapping[str, Any], *, report: Progress = silent
+    ) -> None:
         self.directory, self.index, self._config = directory, index, config
         self.counts, self.fingerprint = Counts(**index["counts"]), str(index["fingerprint"])
         self.algorithm: int = index["algorithm"]
@@ -231,7 +239,7 @@ class StoredEpochs:
         self._table: LengthCache | None = None
         self._units: Units | None = None
         self._unit_reader: UnitReader | None = None
-        self._search = None if config.packing is None else PatternSearch(config.packing.time_limit)
+        self._search = None if config.packing is None else PatternSearch(config.packing.time_limit, report)
         self._last: tuple[int, Parts] | None = None
         needed = [epoch_file(epoch) for epoch in range(len(index["epochs"]))]
         for name in [*needed, UNITS] if index.get("units") else needed:

@@ -35,8 +35,8 @@ def verify_plan(
     """Return the differences between `plan` and the plan for these lengths and options; an empty list if they are equal
     in every number.
 
-    Files are checked against their checksums. If nothing differs so far, epochs are planned again and compared. A
-    search for patterns of packed rows calls `report` with its progress.
+    Files are checked against their checksums. If nothing differs so far, epochs that are stored are planned again and
+    compared. A search for patterns of packed rows calls `report` with its progress.
     """
     found: list[Difference] = []
     if isinstance(plan.epochs, StoredEpochs):
@@ -49,7 +49,9 @@ def verify_plan(
         found += compare_configs(plan.config, config)
     if not found and isinstance(plan.epochs, StoredEpochs) and not plan.epochs.has_units(plan.units):
         found.append(Difference("damaged", "the plan's units are not what these lengths and options give"))
-    return found or _compare_epochs(plan, report)
+    is_lazy = isinstance(plan.epochs, StoredEpochs) and plan.epochs.lazy
+    found = found or _compare_fingerprint(plan)
+    return found if is_lazy else found or _compare_epochs(plan, report)
 
 
 def compare_lengths(old: LengthCache, new: LengthCache) -> list[Difference]:
@@ -109,7 +111,14 @@ def _note(found: list[Difference], kind: str, ids: Ids, rows: NDArray[np.int64],
 
 
 def compare_configs(old: BatchingConfig, new: BatchingConfig) -> list[Difference]:
+    """Return which options differ; those of packing and of the cost model one by one, if both plans have them."""
     old_values, new_values = old.to_dict(), new.to_dict()
+    for name in ("packing", "cost"):
+        before, after = old_values[name], new_values[name]
+        if before is not None and after is not None:
+            old_values |= {f"{name}.{option}": value for option, value in before.items()}
+            new_values |= {f"{name}.{option}": value for option, value in after.items()}
+            del old_values[name], new_values[name]
     return [
         Difference("config", f"other {name} ({old_values[name]} -> {new_values[name]})")
         for name in old_values
@@ -136,6 +145,10 @@ def _compare_epochs(plan: BatchPlan, report: Progress) -> list[Difference]:
         for epoch, expected_fingerprint in enumerate(fingerprints)
         if plan.columns(epoch).fingerprint != expected_fingerprint
     ]
-    if plan_fingerprint(plan.table, plan.config, plan.num_epochs, algorithm=algorithm) != plan.fingerprint:
-        found.append(Difference("damaged", "the plan's fingerprint is not that of its lengths and options"))
     return found
+
+
+def _compare_fingerprint(plan: BatchPlan) -> list[Difference]:
+    if plan_fingerprint(plan.table, plan.config, plan.num_epochs, algorithm=plan.epochs.algorithm) == plan.fingerprint:
+        return []
+    return [Difference("damaged", "the plan's fingerprint is not that of its lengths and options")]

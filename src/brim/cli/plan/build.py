@@ -7,7 +7,6 @@ import click
 from brim.cli.batching import config_from
 from brim.cli.options import check_rank, planning_options
 from brim.cli.plan.figures import Figures, balance_figures, dropped_figures, last_step_figures, packed_figures
-from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
 
@@ -102,10 +101,11 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
     Exit status: 0 written, 2 the options or the plan are wrong.
     """
     check_rank(None, world_size)
+    from brim.plan.plan import BatchPlan
     from brim.plan.store import save_shards
 
     with counting_progress("writing ranks") as progress:
-        plan = open_plan(path, progress.searched)
+        plan = BatchPlan.load(path, report=progress.searched)
         save_shards(plan, output, world_size, progress=progress)
     deal = plan.shard(0, world_size).deal(0)
     facts = {

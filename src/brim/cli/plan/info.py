@@ -8,7 +8,6 @@ import click
 from brim.cli.batching import option_facts
 from brim.cli.options import check_rank
 from brim.cli.plan.figures import balance_figures, dropped_figures, packed_figures
-from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_table
 from brim.core.errors import OptionError
 from brim.core.fill import Fill
@@ -52,8 +51,10 @@ def info(path: str, show_batches: int, rank: int | None, world_size: int | None,
     if rank is not None and world_size is None:
         raise OptionError("--rank needs --world-size")
     check_rank(rank, world_size)
+    from brim.plan.plan import BatchPlan
+
     with counting_progress("reading the plan") as progress:
-        plan = open_plan(path, progress.searched)
+        plan = BatchPlan.load(path, report=progress.searched)
         if world_size is not None:
             plan = plan.shard(rank or 0, world_size)
         figures = packed_figures(plan, 0) | balance_figures(plan, 0)

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from brim.cli.output import check_output, force_option, marked
-from brim.cli.plan.opened import open_plan
 from brim.cli.show import counting_progress, json_option, show_facts, show_json, show_prose
 from brim.core.errors import OptionError
 from brim.core.options import check_counts
@@ -60,9 +59,10 @@ def report(
     check_output(target, force=force, what="a report about a plan", ours=is_report)
     from brim.analyze.plan_report.report import create_plan_report
     from brim.data.lengths import LengthCache
+    from brim.plan.plan import BatchPlan
 
     with counting_progress("reading the plan") as progress:
-        plan = open_plan(path, progress.searched)
+        plan = BatchPlan.load(path, report=progress.searched)
         table = LengthCache.load(lengths) if lengths is not None else None
         made = create_plan_report(plan, world_sizes=world_sizes or None, lengths=table, name=path)
     made.save(target)
