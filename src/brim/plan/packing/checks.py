@@ -21,6 +21,8 @@ def checked_limits(capacity: int, max_sequences: int | None) -> tuple[int, int |
     Raises:
         OptionError: One is no integer, or not from 1 to `LONGEST`.
     """
+    if type(capacity) is int and 1 <= capacity <= LONGEST and max_sequences is None:
+        return capacity, None  # the checks below take longer than packing a few sequences
     if cast(object, capacity) is None:
         raise OptionError("capacity must be an integer, got None")
     check_counts(capacity=capacity, max_sequences=max_sequences)
@@ -33,6 +35,8 @@ def integers(name: str, values: ArrayLike) -> NDArray[np.integer[Any]]:
     Raises:
         OptionError: It holds other values, or has more than one axis, or too many values for one call.
     """
+    if type(values) is np.ndarray and values.dtype == INT32 and values.ndim == 1 and len(values) <= LONGEST:
+        return values
     try:
         array = np.asarray(values)
     except ValueError:  # lists of several lengths
