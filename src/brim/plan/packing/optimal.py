@@ -28,6 +28,8 @@ from brim.plan.packing.rows import Rows
 
 CLASSES = 288
 """Upper limit of the number of widths that lengths are rounded up to."""
+FEWER = 3
+"""A search that ends for lack of work is followed by a quick one, with so many times fewer classes."""
 PER_CLASS = 10
 """Fewest sequences per class, on average: with fewer, the solution uses nearly every pattern less than once."""
 CELLS = 1 << 25
@@ -96,15 +98,37 @@ class PatternSearch:
         """Return the best rows for sequences of these sizes, which descend."""
         key = fingerprint(sizes=sizes, limits=[capacity, most, self._work])
         if key not in self._known:
-            self._known[key] = _Search(sizes, capacity, most, Work(self._work), self._report).found()
+            self._known[key] = self._search(sizes, capacity, most)
         return self._known[key]
+
+    def _search(self, sizes: NDArray[np.int32], capacity: int, most: int | None) -> Found:
+        """Search with as many classes as there can be; if the work is used up before that ends, also with fewer."""
+        work = Work(self._work - self._work // 3)
+        found = _Search(sizes, capacity, most, work, self._report).found()
+        if work.left > 0:
+            return found
+        quick = _Search(sizes, capacity, most, Work(self._work // 3), self._report, fewer=FEWER).found()
+        bound = max(found.bound, quick.bound)
+        if quick.places is None or (found.places is not None and len(found.places.ptr) <= len(quick.places.ptr)):
+            return Found(found.places, bound)
+        return Found(quick.places, bound)
 
 
 class _Search:
     """One search. Each pass solves what the passes before could not place."""
 
-    def __init__(self, sizes: NDArray[np.int32], capacity: int, most: int | None, work: Work, report: Progress) -> None:
+    def __init__(
+        self,
+        sizes: NDArray[np.int32],
+        capacity: int,
+        most: int | None,
+        work: Work,
+        report: Progress,
+        *,
+        fewer: int = 1,
+    ) -> None:
         self._sizes = sizes
+        self._fewer = fewer
         self._capacity = capacity
         self._most = most
         self._work = work
@@ -142,7 +166,7 @@ class _Search:
             return False
         sizes = self._sizes[self._rest]
         values, counts = count_values(sizes)
-        classes = min(CLASSES, max(len(sizes) // PER_CLASS, 8), len(values))
+        classes = min(CLASSES // self._fewer, max(len(sizes) // (PER_CLASS * self._fewer), 8), len(values))
         most = self._limit(sizes)
         grid = -(-classes * self._capacity * (most or 1) // CELLS)
         if grid > 1 and self._capacity // grid < FINEST:

@@ -28,7 +28,7 @@ LEAST_GAIN = 1e-7
 """A pattern is worth using if it is worth more than a row by this share."""
 SMOOTHING = 0.8
 """Share of the best dual values so far in those that the knapsack gets: they swing less, which saves rounds."""
-ROUND_WORK, PATTERN_WORK, ITEM_WORK = 300_000, 30_000, 30_000
+ROUND_WORK, PATTERN_WORK, ITEM_WORK = 300_000, 20_000, 20_000
 """Work of a round beside that of its knapsack, of reading a pattern off it, and of each distinct item in a pattern."""
 STEP_WORK, CALL_WORK = 30_000, 2_000
 """Work of a step of the simplex method beside that of its arrays, and of a call of NumPy in a loop over items."""
@@ -59,6 +59,10 @@ class Pattern:
 
     items: NDArray[np.int64]
     copies: NDArray[np.int64]
+
+    @property
+    def key(self) -> Copies:
+        return tuple(zip(self.items.tolist(), self.copies.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,6 @@ def find_patterns(
         most = None  # no more fit, and a knapsack with a limit takes as many times the work
     work.spend(PATTERN_WORK * len(width))
     simplex = Simplex(width, demand, capacity, most)
-    known: set[Copies] = set()
     bound, value, greatest = 0.0, np.zeros(len(width), np.int64), ONE
     center = width / capacity  # if space is all that counts
     smoothing = SMOOTHING
@@ -115,7 +118,7 @@ def find_patterns(
         each = knapsack.with_each()
         worth = np.flatnonzero(each > ONE + ONE // 10**6)
         best_first = worth[np.argsort(-each[worth], kind="stable")]
-        pool.add(list(_patterns(knapsack, best_first, known, work)))
+        pool.add(list(_patterns(knapsack, best_first, pool.known, work)))
         work.spend(CALL_WORK * len(pool.patterns) + pool.cells)
         before = simplex.rows
         steps = simplex.improve(pool, work)
@@ -129,7 +132,7 @@ def find_patterns(
 
 def knapsack_work(items: int, capacity: int, most: int | None) -> int:
     """Return the work of a knapsack."""
-    return (most or 1) * (items + 4) * (capacity + 64)
+    return (most or 1) * (items + 8) * (capacity + 64)
 
 
 def _patterns(knapsack: Knapsack, firsts: NDArray[np.int64], known: set[Copies], work: Work) -> Iterator[Pattern]:
@@ -145,17 +148,21 @@ def _patterns(knapsack: Knapsack, firsts: NDArray[np.int64], known: set[Copies],
 
 
 class _Pool:
-    """Patterns that may be worth using, as columns of equal length."""
+    """Patterns that may be worth using, as columns of equal length. The oldest are evicted."""
 
     MOST = 4000
 
     def __init__(self) -> None:
         self.patterns: list[Pattern] = []
+        self.known: set[Copies] = set()
+        """Patterns that were found, except evicted ones: they may be worth using again, and are then found again."""
         self._items: list[NDArray[np.int64]] = []
         self._copies: list[NDArray[np.float64]] = []
 
     def add(self, patterns: list[Pattern]) -> None:
-        self.patterns = (self.patterns + patterns)[-self.MOST :]
+        self.patterns += patterns
+        self.known.difference_update(pattern.key for pattern in self.patterns[: -self.MOST])
+        self.patterns = self.patterns[-self.MOST :]
         longest = max((len(pattern.items) for pattern in self.patterns), default=0)
         items = np.zeros((longest, len(self.patterns)), np.int64)
         copies = np.zeros((longest, len(self.patterns)))
@@ -190,6 +197,7 @@ class Simplex:
         self.times = demand / number
         self.dual = 1 / number
         self._inverse = np.diag(1 / number)  # transposed: of the matrix whose columns are the patterns
+        self._product = np.empty_like(self._inverse)
 
     @property
     def rows(self) -> float:
@@ -224,7 +232,11 @@ class Simplex:
         self.times[leaves] = much
         self.dual += (1 - worth) * row
         touched = np.flatnonzero(row)
-        self._inverse[touched] -= row[touched, None] * change
+        if 2 * len(touched) < len(row):
+            self._inverse[touched] -= row[touched, None] * change
+        else:  # the same, in memory that is there already: allocating that much takes most of the time
+            np.multiply(row[:, None], change, out=self._product)
+            self._inverse -= self._product
         self._inverse[:, leaves] = row
         self.patterns[leaves] = pattern
         return much
