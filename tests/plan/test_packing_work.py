@@ -146,3 +146,12 @@ def test_patterns_that_a_full_pool_evicted_are_found_again(monkeypatch):
     monkeypatch.setattr(patterns._Pool, "MOST", 600)
     found = pack(lengths, 2048, mode="optimal", search=PatternSearch(2))
     assert len(found) <= 1.02 * found.bound
+
+
+@pytest.mark.parametrize("capacity", [2048, 16384])
+def test_a_search_that_uses_up_its_work_is_followed_by_a_quick_one(capacity):
+    """Short texts beside long ones: with many classes, the programme is far from solved when the work is used up."""
+    random = np.random.default_rng(1)
+    lengths = np.append(near_thirds(capacity, 2_000), random.integers(1, 40, 2_000))
+    found = pack(lengths, capacity, mode="optimal", search=PatternSearch(3))
+    assert len(found) <= 1.01 * found.bound

@@ -23,9 +23,6 @@ from brim.plan.position import CheckpointPosition, StepCount
 PREFETCH = 8
 """Default number of batches that a thread prefetches: both threads wait once for several, and waiting costs time."""
 
-PREFETCH_WORKER = 2
-"""Default number of batches that each worker process prefetches, as in a `DataLoader`."""
-
 
 class PlannedRows(list[int]):
     """The row numbers of one microbatch, for any map-style data set.

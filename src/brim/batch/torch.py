@@ -24,7 +24,7 @@ from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.buffers import Buffers, Memory
 from brim.batch.buffers import allocate as aligned
 from brim.batch.collate import INT64, LaidOut, arrange
-from brim.batch.follow import PREFETCH, PREFETCH_WORKER, PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.follow import PREFETCH, PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 else:
     torch = need("torch", extra="torch", user="brim.batch.torch")
     from torch.utils.data import DataLoader, Dataset
+
+PREFETCH_WORKER = 2
+"""Default number of batches that each worker process prefetches, as in a `DataLoader`."""
 
 INTACT = 2
 """With `reuse`, this many of the last batches that were handed out are as they were made."""

@@ -39,8 +39,7 @@ from brim.plan.plan import BatchPlan, Share
 from brim.plan.units import Counts, StoredUnits, UnitReader, Units, make_units, units_fingerprint, whole_samples
 
 PLAN = Document(format="brim.plan/1", what="a plan", again="build the plan again")
-EPOCH_FORMAT, EPOCH_FORMAT_1 = "brim.epoch/2", "brim.epoch/1"
-UNITS_FORMAT = "brim.units/1"
+EPOCH_FORMAT, EPOCH_FORMAT_1, UNITS_FORMAT = "brim.epoch/2", "brim.epoch/1", "brim.units/1"
 INDEX, LENGTHS, UNITS = "plan.json", "lengths.brim", "units.brim"
 PATIENCE = 600.0
 """Upper limit, in seconds, of the time that a writer of a plan waits for another one to finish."""
@@ -137,9 +136,8 @@ def write_plan(
         epochs.append(_epoch_entry(columns, view.deal, dropped.size, packed))
     if epochs and not any(plan.deal(epoch).steps for epoch in range(plan.num_epochs)):
         raise OptionError(
-            f"the plan contains no optimizer steps: its epochs have up to "
-            f"{max(entry['microbatches'] for entry in epochs):,} microbatches, a step has {plan.step_size:,}, and "
-            'remainder="drop" drops a short step; take smaller steps, or remainder="null" or "repeat"'
+            f"the plan contains no optimizer steps: epoch 0 has {epochs[0]['microbatches']:,} microbatches, a step has "
+            f'{plan.step_size:,}, and remainder="drop" drops a short step; take smaller steps, or "null" or "repeat"'
         )
     algorithm = plan.epochs.algorithm
     index = {
