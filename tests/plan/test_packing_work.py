@@ -154,4 +154,4 @@ def test_a_search_that_uses_up_its_work_is_followed_by_a_quick_one(capacity):
     random = np.random.default_rng(1)
     lengths = np.append(near_thirds(capacity, 2_000), random.integers(1, 40, 2_000))
     found = pack(lengths, capacity, mode="optimal", search=PatternSearch(3))
-    assert len(found) <= 1.01 * found.bound
+    assert len(found) <= 1.02 * found.bound

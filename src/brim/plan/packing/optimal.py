@@ -105,7 +105,7 @@ class PatternSearch:
         """Search with as many classes as there can be; if the work is used up before that ends, also with fewer."""
         work = Work(self._work - self._work // 3)
         found = _Search(sizes, capacity, most, work, self._report).found()
-        if work.left > 0:
+        if work.left > 0 or self._work == 0:
             return found
         quick = _Search(sizes, capacity, most, Work(self._work // 3), self._report, fewer=FEWER).found()
         bound = max(found.bound, quick.bound)
