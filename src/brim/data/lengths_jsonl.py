@@ -189,7 +189,11 @@ def _parse_block(text: bytes) -> Values | None:
     if len(values) != lines * stride - 2 or not _are_marked(values, len(frame.between), stride, lines):
         return None
     kinds = {key: set(map(type, column)) for key, column in columns.items()}
-    strings = sum(list(map(type, columns[key])).count(str) for key, found in kinds.items() if str in found)
+    strings = sum(
+        lines if found == {str} else list(map(type, columns[key])).count(str)
+        for key, found in kinds.items()
+        if str in found
+    )
     quotes = np.count_nonzero(np.frombuffer(text, np.uint8) == QUOTE)
     return _checked(columns, kinds) if quotes == lines * frame.quotes + 2 * strings else None
 
@@ -241,7 +245,7 @@ def _are_marked(values: list[Any], marks: int, stride: int, lines: int) -> bool:
         return False
     for place in range(marks):
         found, mark = values[2 * place + 1 :: stride], (None, True, False)[place]
-        if set(map(type, found)) != {type(mark)} or found.count(mark) != lines:
+        if found.count(mark) != lines or (mark is not None and set(map(type, found)) != {bool}):  # 1 equals True
             return False
     return True
 
