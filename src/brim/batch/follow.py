@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from brim.batch.batch import CarriesSpec
 from brim.core.arrays import ceil_div
 from brim.core.errors import MismatchError, OptionError
 from brim.core.wait.ahead import fetch_ahead
@@ -287,18 +288,10 @@ def emptied(microbatch: MicrobatchSpec) -> MicrobatchSpec:
     )
 
 
-class Handed(Protocol):
-    """The properties of a batch that a `PlanFollower` reads."""
+BatchT = TypeVar("BatchT", bound=CarriesSpec)
 
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def after(self) -> CheckpointPosition | None: ...
-    @property
-    def ends_step(self) -> bool: ...
-
-
-BatchT = TypeVar("BatchT", bound=Handed)
+Fetched = tuple[BatchT, CheckpointPosition | None, bool]
+"""A batch, the position after it if it ends an optimizer step, and whether it ends the iteration."""
 
 
 class PlanFollower(ABC, Generic[BatchT]):
@@ -355,10 +348,10 @@ class PlanFollower(ABC, Generic[BatchT]):
         self._fetching.plan = self.sampler.plan
         self._fetching.go_to(self.sampler.start)
         self._count = StepCount(self.sampler.start)
-        for batch in self._batches():
-            if batch.ends_step and batch.after is not None:
-                self._count.pass_on(batch.after, 1)
-                if self.sampler.is_over(batch.after, batch.epoch):
+        for batch, after, is_over in self._batches():
+            if after is not None:
+                self._count.pass_on(after, 1)
+                if is_over:
                     # Before the yield, because trainers that count batches do not iterate past the last one.
                     self.sampler.go_to(self.position)
             yield batch
@@ -388,13 +381,18 @@ class PlanFollower(ABC, Generic[BatchT]):
         self.sampler.load_state_dict(state)
         self._count = StepCount(self.sampler.start)
 
-    def _batches(self) -> Iterator[BatchT]:
+    def _batches(self) -> Iterator[Fetched[BatchT]]:
         return fetch_ahead(self._made(), self._prefetch) if self._prefetch else self._made()
 
     @abstractmethod
     def _maker(self) -> Callable[[MicrobatchSpec], BatchT]:
         """Return the function that makes the batches of one iteration."""
 
-    def _made(self) -> Iterator[BatchT]:
+    def _made(self) -> Iterator[Fetched[BatchT]]:
         make = self._maker()
-        return (make(microbatch) for microbatch in iter(self._fetching).microbatches)
+        return (self._fetched(make(microbatch), microbatch) for microbatch in iter(self._fetching).microbatches)
+
+    def _fetched(self, batch: BatchT, handed: CarriesSpec | MicrobatchSpec) -> Fetched[BatchT]:
+        """Return a batch with what an iteration has to know of it, which the thread that made it finds out."""
+        after = handed.after if handed.ends_step else None
+        return batch, after, after is not None and self.sampler.is_over(after, handed.epoch)

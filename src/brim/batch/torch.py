@@ -24,7 +24,7 @@ from brim.batch.batch import IGNORED, Batch, CarriesSpec
 from brim.batch.buffers import Buffers, Memory
 from brim.batch.buffers import allocate as aligned
 from brim.batch.collate import INT64, LaidOut, arrange
-from brim.batch.follow import PREFETCH, PlanBatchSampler, PlanFollower, PlannedRows
+from brim.batch.follow import PREFETCH, Fetched, PlanBatchSampler, PlanFollower, PlannedRows
 from brim.batch.token_source import check_belongs
 from brim.core.errors import OptionError
 from brim.core.extras import need
@@ -260,8 +260,10 @@ class PlanLoader(PlanFollower[TensorBatch]):
                 persistent_workers=True,
             )
 
-    def _batches(self) -> Iterator[TensorBatch]:
-        return super()._batches() if self._workers is None else iter(self._workers)
+    def _batches(self) -> Iterator[Fetched[TensorBatch]]:
+        if self._workers is None:
+            return super()._batches()
+        return (self._fetched(batch, batch) for batch in self._workers)
 
     def steps(self) -> Iterator[list[TensorBatch]]:
         """Iterate over optimizer steps: the same batches, in one list for each step.
