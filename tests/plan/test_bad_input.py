@@ -137,6 +137,11 @@ def test_versions_of_the_planner_that_do_not_exist_and_options_they_did_not_have
         ("--window-padding nan", "got nan"),
         ("--window-padding 0.2 --window 50", "give --window or --window-padding, not both"),
         ("--pack-mode optimal", "--pack-mode needs --pack"),
+        (
+            "--remainder drop --microbatches-per-step 1000",
+            "no optimizer steps: --remainder drop drops a step of 1,000 microbatches if it is short",
+        ),
+        ("--drop-last -b 64", "no optimizer steps: with so few samples, --drop-last drops everything"),
         ("--microbatches-per-step 0", "microbatches_per_step must be at least 1, got 0"),
     ],
 )

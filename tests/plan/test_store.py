@@ -354,13 +354,3 @@ def test_ranks_that_all_save_one_plan_end_with_one_plan(tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0, 0]
     assert answers == {BatchPlan.load(tmp_path / "plan").fingerprint + "\n"}
     assert list(tmp_path.iterdir()) == [tmp_path / "plan"]
-
-
-def test_a_plan_without_an_optimizer_step_is_not_written(tmp_path):
-    config = BatchingConfig(token_budget=512, microbatches_per_step=1_000, remainder="drop")
-    plan = BatchPlan.build(TABLE, config)
-    with pytest.raises(OptionError, match=r"the plan contains no optimizer steps: .* a step has 1,000, and remainder="):
-        plan.save(tmp_path / "plan")
-    with pytest.raises(OptionError, match="the plan contains no optimizer steps"):
-        save_shards(BatchPlan.build(TABLE, BatchingConfig(token_budget=512, remainder="drop")), tmp_path / "s", 900)
-    assert not any(tmp_path.iterdir())

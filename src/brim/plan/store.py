@@ -25,7 +25,7 @@ from brim.core.atomic import atomic_directory, recover
 from brim.core.column import Column
 from brim.core.columns import Columns, write_columns
 from brim.core.document import Document
-from brim.core.errors import BrimError, DamagedError, DataError, OptionError
+from brim.core.errors import BrimError, DamagedError, DataError
 from brim.core.lock import locked
 from brim.core.progress import Progress, silent
 from brim.data.lengths import LengthCache, fingerprint_1
@@ -134,11 +134,6 @@ def write_plan(
         write_columns(directory / epoch_file(epoch), EPOCH_FORMAT, meta, stored, blocks=True)
         packed = plan.epochs.packed(epoch) if whole else None
         epochs.append(_epoch_entry(columns, view.deal, dropped.size, packed))
-    if epochs and not any(plan.deal(epoch).steps for epoch in range(plan.num_epochs)):
-        raise OptionError(
-            f"the plan contains no optimizer steps: epoch 0 has {epochs[0]['microbatches']:,} microbatches, a step has "
-            f'{plan.step_size:,}, and remainder="drop" drops a short step; take smaller steps, or "null" or "repeat"'
-        )
     algorithm = plan.epochs.algorithm
     index = {
         "algorithm": algorithm,

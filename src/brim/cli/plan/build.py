@@ -1,6 +1,6 @@
 """`brim plan build` and `brim plan shard`: write plans."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +9,9 @@ from brim.cli.options import check_rank, planning_options
 from brim.cli.plan.figures import Figures, balance_figures, dropped_figures, last_step_figures, packed_figures
 from brim.cli.show import counting_progress, json_option, show_facts, show_json
 from brim.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from brim.plan.plan import BatchPlan
 
 
 @click.command()
@@ -44,6 +47,7 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
 
     with counting_progress("planning epochs") as progress:
         plan = BatchPlan.build(LengthCache.load(lengths), config, num_epochs=epochs, report=progress.searched)
+        check_steps(plan)
         plan.save(output, lazy=lazy, progress=progress)
     counts = plan.counts
     figures = _of_epoch_0(output, lazy=lazy)
@@ -60,6 +64,26 @@ def build(lengths: str, output: str, epochs: int, lazy: bool, as_json: bool, **o
     facts |= {name: value for name, value in left_out.items() if value or as_json}
     facts["fingerprint"] = plan.fingerprint
     show_json(facts) if as_json else show_facts(facts)
+
+
+def check_steps(plan: "BatchPlan") -> None:
+    """Refuse a plan that leaves out all data.
+
+    Raises:
+        OptionError: Its first epoch has no optimizer step.
+    """
+    if not plan.config.drop_last and plan.config.remainder != "drop":
+        return
+    deal = plan.deal(0)
+    if deal.steps:
+        return
+    why = (
+        f"--remainder drop drops a step of {deal.step_size:,} microbatches if it is short, and epoch 0 has only "
+        f"{deal.total:,}; take smaller steps, or --remainder null or repeat"
+        if deal.total
+        else "with so few samples, --drop-last drops everything; leave it out"
+    )
+    raise OptionError(f"the plan contains no optimizer steps: {why}")
 
 
 def _of_epoch_0(path: str, *, lazy: bool) -> Figures:
@@ -106,6 +130,7 @@ def shard(path: str, world_size: int, output: str, as_json: bool) -> None:
 
     with counting_progress("writing ranks") as progress:
         plan = BatchPlan.load(path, report=progress.searched)
+        check_steps(plan.shard(0, world_size))
         save_shards(plan, output, world_size, progress=progress)
     deal = plan.shard(0, world_size).deal(0)
     facts = {
