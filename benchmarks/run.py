@@ -63,7 +63,14 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}"
     )
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="with --only: write docs/benchmarks.md too, where the other benchmarks keep the results of their last run",
+    )
     options = parser.parse_args()
+    if options.page and options.quick:
+        parser.error("docs/benchmarks.md is not made of quick runs; leave out --page or --quick")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > cores / 4:
         print(
@@ -86,6 +93,9 @@ def main() -> None:
             crashed.append(name)
         else:
             results[name] = json.loads(path.read_text())
+    if options.page:
+        kept = {name: RESULTS / f"{name}.json" for name in NAMES if name not in options.only}
+        results |= {name: json.loads(path.read_text()) for name, path in kept.items() if path.exists()}
     claims = [claim for name, found in CLAIMS.items() if name in results for claim in found(results[name]["tables"])]
     print_table(
         "Claims", ["claim", "measured", ""], [(claim.claim, claim.measured, WORDS[claim.holds]) for claim in claims]
@@ -95,7 +105,7 @@ def main() -> None:
             print(f"not available in {result['benchmark']}: {package}: {reason}")
     content = [claim._asdict() for claim in claims]
     (RESULTS / "claims.json").write_text(json.dumps(content, indent=2) + "\n")
-    if not options.quick and set(options.only) >= set(PLANNER):
+    if not options.quick and set(results) >= set(PLANNER):
         print(f"written: {write_page(results, content)}")
     if crashed:
         sys.exit(f"crashed: {', '.join(crashed)}")

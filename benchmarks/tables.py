@@ -16,10 +16,10 @@ from harness import RESULTS, ROOT, WORDS
 PAGE = ROOT / "docs" / "benchmarks.md"
 INTRO = """# Benchmarks
 
-One run of the benchmarks wrote this page. Times in its tables are CPU seconds of all threads and child processes, the
-best of several rounds in which brim and its peers took turns on the same data. Everybody has one thread, except in the
-length tables, in resuming, and for the loader with its thread. The best peer of a line is the fastest one of that line.
-A ratio is the peer's time divided by brim's: above 1, brim is faster. A claim that did not hold in this run says so;
+The benchmarks wrote this page, each of them in one run. Times in its tables are CPU seconds of all threads and child
+processes, the best of several rounds in which brim and its peers took turns on the same data. Everybody has one thread,
+except in the length tables, in resuming, and for the loader with its thread. The best peer of a line is the fastest one
+of that line. A ratio is the peer's time divided by brim's: above 1, brim is faster. A claim that did not hold says so;
 claims about wall time say that too. [The benchmarks](../benchmarks/README.md) say what is measured and how it is kept
 fair.
 """
@@ -38,7 +38,7 @@ def write_page(results: Mapping[str, Result], claims: Sequence[Mapping[str, Any]
     parts = [INTRO, _machine(results)]
     if claims:
         cells = [(claim["claim"], claim["measured"], WORDS[claim["holds"]]) for claim in claims]
-        parts.append("## Claims\n\n" + markdown(("claim", "measured in this run", ""), cells))
+        parts.append("## Claims\n\n" + markdown(("claim", "measured", ""), cells))
     for name, sections in SECTIONS.items():
         if name in results:
             parts += sections(results[name]["tables"])
