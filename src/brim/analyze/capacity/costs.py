@@ -16,7 +16,7 @@ SAME = "all the same"
 """The lengths of a measurement that were not drawn from data, in its file."""
 
 COMPARED = ("model", "layout", "device", "dtype", "attention", "lora_rank")
-"""What two measurements must have in common, by its names in their files."""
+"""Names of the facts, in the file of a measurement, in which two measurements must agree."""
 
 
 def measured_costs(paths: tuple[str, ...]) -> CostModel:
