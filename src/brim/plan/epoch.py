@@ -280,7 +280,7 @@ class EpochPlan(Sequence[MicrobatchSpec]):
         return Fill(int(self.columns.tokens[real].sum()), int(self.columns.slots[real].sum()))
 
     def _rounds(self, rounds: Iterator[Round]) -> Iterator[tuple[Round, MicrobatchSpec]]:
-        """Make microbatches in groups of up to `AT_ONCE`. The first group is a single one, so that it is made at once."""
+        """Make microbatches in groups of up to `AT_ONCE`; the first is a group of its own, because it is waited for."""
         count = 1
         while some := list(islice(rounds, count)):
             yield from zip(some, self._specs(some), strict=True)
